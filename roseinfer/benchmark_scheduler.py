@@ -29,7 +29,7 @@ from roseinfer.cli.command import (
 )
 from roseinfer.cli.memory_check import require_memory
 from roseinfer.cli.output import written
-from roseinfer.cli.repository import chosen_stages, course
+from roseinfer.cli.repository import chosen_stages, stages_package
 from roseinfer.models import Model, load_model, model_config
 from roseinfer.profiling import Trace
 from roseinfer.stage import Stage
@@ -97,7 +97,7 @@ def dtype_of(args: argparse.Namespace, device: str) -> torch.dtype:
 def chosen_stage(args: argparse.Namespace, device: torch.device) -> type[Stage]:
     """--stage, or the newest of the family that --paged-attn chooses; one left out is named on stderr."""
     stages = chosen_stages(None)
-    first_paged = stages.index(course().BlockTable)  # the stages from there on are
+    first_paged = stages.index(stages_package().BlockTable)  # the stages from there on are
     if args.stage is not None:
         chosen = chosen_stages(args.stage, flag="--stage")
         if len(chosen) != 1:

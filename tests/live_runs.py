@@ -9,11 +9,11 @@ from html import unescape
 import pytest
 import torch
 
+from course.teach.lesson04 import live_run
+from course.teach.lesson04.dashboard import Dashboard
+from course.teach.lesson04.live_run import LiveRun, RunSettings
 from roseinfer.models import GPT2, load_model
 from roseinfer.profiling import Machine
-from roseinfer.teach.lesson04 import live_run
-from roseinfer.teach.lesson04.dashboard import Dashboard
-from roseinfer.teach.lesson04.live_run import LiveRun, RunSettings
 from stages import NaiveCat
 
 SIZES = {"batch_size": 2, "prompt_len": 4, "max_new_tokens": 6}

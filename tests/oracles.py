@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from torch import Tensor
 
-from roseinfer.contract.small_models import prompts_of, small_llama, small_model
+from course.contract.small_models import prompts_of, small_llama, small_model
 from roseinfer.models import Model
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import Logprob, Sequence

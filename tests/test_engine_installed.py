@@ -116,16 +116,15 @@ NEED_THE_COURSE = {
     "bench offline --chart x.png": "altair is not installed: ",
     "serve tiny": "uvicorn is not installed: ",
     "trace x.json": "duckdb is not installed: ",
-    "links": "tools is not installed: run from a clone of the repository",
-    "reproduce 000 --quick": "reproduce needs ",
 }
+IN_A_CLONE = ("contest", "links", "reproduce", "slides", "tensorboard")
 
 
 def test_commands_run_or_say_what_they_need(scripts, tmp_path):
     """In one process: most of a command's time is the import of torch."""
     event = {"ph": "X", "name": "a", "cat": "b", "ts": 1, "dur": 2, "pid": 1, "tid": 1}
     (tmp_path / "x.json").write_text(json.dumps({"traceEvents": [event]}))
-    lines = [*COMMANDS, *NEED_THE_COURSE]
+    lines = [*COMMANDS, *NEED_THE_COURSE, *IN_A_CLONE]
     code = f"""
 import contextlib, io, json
 from roseinfer.cli.main import main
@@ -143,3 +142,6 @@ for line in {lines}:
     for line, said in NEED_THE_COURSE.items():
         status, out, err = found[line]
         assert (status, out) == (1, "") and err.startswith(f"error: {said}") and err.count("\n") == 1, (line, out, err)
+    for line in IN_A_CLONE:
+        status, out, err = found[line]
+        assert (status, out) == (2, "") and err.endswith("comes with a clone of the repository\n"), (line, out, err)

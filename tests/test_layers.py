@@ -22,31 +22,37 @@ LAYERS = (
     {"profiling"},
     {"stage", "display"},
     {"generate", "reference"},
-    {"contract", "engine"},
+    {"engine"},
     {"planning", "parallel"},
     {"llm"},
     {"bench", "server", "simulator"},
-    {"posts", "contest"},
-    {"teach"},
     {"cli"},
     {"benchmark_scheduler", "__main__"},
     {""},  # roseinfer/__init__.py: the public names
+    # The course, which no room of the engine imports.
+    {"course.display", "course.contract", "course.pages"},
+    {"course.posts", "course.contest"},
+    {"course.teach"},
+    {"course.cli"},
+    {"course"},
 )
 HEIGHT = {room: height for height, layer in enumerate(LAYERS) for room in layer}
-COMMANDS = {"cli", "benchmark_scheduler"}  # they alone ask for what lies outside the library by name
-LIBRARY = ROOT / "roseinfer"
+COMMANDS = {"cli", "benchmark_scheduler", "course.cli"}  # they alone ask for what lies outside by name
+PACKAGES = (ROOT / "roseinfer", ROOT / "course")
 
 
 def module_of(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-MODULES = {module_of(path): path for path in sorted(LIBRARY.rglob("*.py"))}
+MODULES = {module_of(path): path for path in [path for package in PACKAGES for path in sorted(package.rglob("*.py"))]}
 
 
 def room_of(module: str) -> str:
-    """The first name below roseinfer; for other packages of this repository, the package."""
+    """Return the first name below roseinfer, the first two of the course's; of other packages, the package."""
     first, *rest = module.split(".")
+    if first == "course":
+        return ".".join([first, *rest[:1]])
     return first if first != "roseinfer" else (rest[0] if rest else "")
 
 
@@ -66,11 +72,11 @@ def imported(module: str) -> set[str]:
             found |= {f"{base}.{a.name}" if f"{base}.{a.name}" in MODULES else base for a in node.names}
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
             found |= named(node.args[0], package)
-    return {name for name in found if name.split(".")[0] in ("roseinfer", "stages", "tools", "tests")}
+    return {name for name in found if name.split(".")[0] in ("roseinfer", "course", "stages", "tools", "tests")}
 
 
 def named(argument: ast.expr, package: str) -> set[str]:
-    """The module that import_module is asked for, as far as it is written there: f"roseinfer.posts.{x}" is posts."""
+    """The module that import_module is asked for, as far as it is written there: f"course.posts.{x}" is posts."""
     text = argument
     if isinstance(text, ast.JoinedStr):
         text = text.values[0]
@@ -85,7 +91,7 @@ def test_arrows_point_down(module):
     room = room_of(module)
     assert room in HEIGHT, f"{module}: a room that this test does not know"
     for target in map(room_of, imported(module)):
-        outside = room in COMMANDS and target in {"stages", "tools"}
+        outside = room in COMMANDS and (target == "stages" or target == "course.cli" != room)
         assert outside or target == room or HEIGHT.get(target, len(LAYERS)) < HEIGHT[room], f"{module} imports {target}"
 
 
@@ -103,7 +109,8 @@ def test_no_modules_import_each_other():
 
 def test_every_room_is_on_the_page():
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    rooms = {path.name for path in LIBRARY.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    inside = [path for package in PACKAGES for path in package.iterdir()]
+    rooms = {path.name for path in inside if path.suffix == ".py" or (path / "__init__.py").exists()}
     shared = {"__init__.py", "__main__.py", "paths.py", "arguments.py", "hardware.py"}
     assert not {room for room in rooms - shared if room.removesuffix(".py") not in page}
 
@@ -118,4 +125,4 @@ def test_names_as_text_are_seen():
 
 # The name of the module is an argument: a lesson's own kernel, of whichever module it comes from, or the function
 # that a new process runs.
-ASKED_BY_NAME = {"roseinfer.teach.measure.kernel_loads", "roseinfer.teach.exercises", "roseinfer.parallel.process"}
+ASKED_BY_NAME = {"course.teach.measure.kernel_loads", "course.teach.exercises", "roseinfer.parallel.process"}

@@ -16,17 +16,17 @@ PLURAL = re.compile(
     r" (?:(?!the )[a-z-]+ )?[a-z]{3,}s (?:were|are|have|had|do|did|wait|run|fit|need|lack|make|fail|failed)\b"
 )
 MANY = {  # the number is never 1 there
-    "bench/online/chunks.py": "num_steps steps and a prompt are told together",
-    "cli/commands/contest.py": "more than one file",
-    "contract/promises/choices.py": "a list of lengths",
-    "parallel/ranks.py": "at least 2 ranks",
-    "sampling_params.py": "n above 1",
-    "teach/lesson02/exercises.py": "bytes of tensors",
-    "teach/lesson03/exercises.py": "sequences of the post",
-    "teach/lesson06/exercises.py": "rows of 3 sequences",
-    "teach/lesson12/exercises.py": "values of a group",
-    "teach/lesson14/board.py": "an argument and its value",
-    "teach/views/engine_walk.py": "tokens of the walk",
+    "roseinfer/bench/online/chunks.py": "num_steps steps and a prompt are told together",
+    "course/cli/contest.py": "more than one file",
+    "course/contract/promises/choices.py": "a list of lengths",
+    "roseinfer/parallel/ranks.py": "at least 2 ranks",
+    "roseinfer/sampling_params.py": "n above 1",
+    "course/teach/lesson02/exercises.py": "bytes of tensors",
+    "course/teach/lesson03/exercises.py": "sequences of the post",
+    "course/teach/lesson06/exercises.py": "rows of 3 sequences",
+    "course/teach/lesson12/exercises.py": "values of a group",
+    "course/teach/lesson14/board.py": "an argument and its value",
+    "course/teach/views/engine_walk.py": "tokens of the walk",
 }
 
 
@@ -60,7 +60,7 @@ def plurals(path: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_no_message_says_1_blocks_were():
-    library = ROOT / "roseinfer"
-    found = {str(path.relative_to(library)): plurals(path) for path in library.rglob("*.py")}
+    paths = [path for room in ("roseinfer", "course") for path in (ROOT / room).rglob("*.py")]
+    found = {str(path.relative_to(ROOT)): plurals(path) for path in paths}
     assert {name: lines for name, lines in found.items() if lines and name not in MANY} == {}
     assert not [name for name in MANY if not found[name]], "MANY names files that have none"

@@ -143,7 +143,8 @@ def test_a_tokenizer_that_is_python_alone_is_refused(folder, marker):
 def test_every_call_of_an_auto_class_says_that_no_code_is_trusted():
     calls = [
         (path, call)
-        for path in (ROOT / "roseinfer").rglob("*.py")
+        for room in ("roseinfer", "course")
+        for path in (ROOT / room).rglob("*.py")
         for call in re.findall(r"Auto\w+\.from_pretrained\([^)]*\)?[^)]*\)", path.read_text(encoding="utf-8"))
     ]
     assert calls and all("trust_remote_code=False" in call for _, call in calls), calls

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from roseinfer.teach import check
-from roseinfer.teach.exercises.exercise import find
+from course.teach import check
+from course.teach.exercises.exercise import find
 
-LESSON_TESTS = Path(__file__).parent / "teach"
+LESSON_TESTS = Path(__file__).parent / "course" / "teach"
 
 registered: dict[str, dict[str, tuple[Any, str]]] = {}
 accepted: dict[str, dict[str, Any]] = {}
@@ -32,7 +32,7 @@ def register_all() -> None:
 
 
 def named(exercise_id: str) -> list[str]:
-    """The sentences of the mistakes that a checker names: tests/teach/test_named_mistakes.py tries each."""
+    """The sentences of the mistakes that a checker names: tests/course/teach/test_named_mistakes.py tries each."""
     parts = [part for comparison in find(exercise_id).comparisons for part in comparison.parts.values()]
     return [why for part in parts for why in part.mistakes]
 

@@ -20,6 +20,9 @@ from typing import Any
 import nbformat
 import torch
 
+from course.teach.lesson04.dashboard import Dashboard
+from course.teach.lesson04.live_run import DTYPE_NAMES, LiveRun, RunSettings
+from course.teach.notebook_setup import device
 from roseinfer.bench.contenders import StageContender
 from roseinfer.bench.interleave import turns
 from roseinfer.bench.ladder import random_prompts
@@ -27,9 +30,6 @@ from roseinfer.bench.provenance import describe_host
 from roseinfer.cli.repository import chosen_stages
 from roseinfer.models import load_model
 from roseinfer.profiling.clock import Clock
-from roseinfer.teach.lesson04.dashboard import Dashboard
-from roseinfer.teach.lesson04.live_run import DTYPE_NAMES, LiveRun, RunSettings
-from roseinfer.teach.notebook_setup import device
 from tools.notebooks import kernel_env, notebook_client
 
 CELL = "from tools.dashboard_overhead import overhead\nimport json\nprint(json.dumps(overhead(**{})))"

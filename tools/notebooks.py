@@ -12,7 +12,7 @@ from jupyter_client.kernelspec import KernelSpec
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
-from roseinfer.teach.journal import entries as journal
+from course.teach.journal import entries as journal
 
 SKIP_TAG = "nbval-skip"
 

@@ -1,4 +1,4 @@
-"""The README's pictures of lessons are what these lessons recorded: tools.record copies them out of the notebooks."""
+"""Pictures of lessons on the README and in docs are what the lessons recorded: tools.record copies them from there."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ PICTURES = {
 
 
 def copy_pictures(notebook: str, nb: NotebookNode) -> None:
-    """Write the README's pictures that a notebook has recorded. notebook: its name without .ipynb."""
+    """Write the pages' pictures that a notebook has recorded. notebook: its name without .ipynb."""
     for name, picture in recorded_pictures(notebook, nb):
         (DOCS / name).write_bytes(picture)
 
 
 def recorded_pictures(notebook: str, nb: NotebookNode) -> Iterator[tuple[str, bytes]]:
-    """Find the README's pictures in a notebook: the name of each, and its content."""
+    """Find the pages' pictures in a notebook: the name of each, and its content."""
     for name, (drawn_in, call) in PICTURES.items():
         if drawn_in == notebook:
             cell = next(cell for cell in nb.cells if cell.cell_type == "code" and call in cell.source)

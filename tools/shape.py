@@ -1,48 +1,23 @@
 """python -m tools.shape: what each lesson asks of its reader, from the notebooks: words, cells, the first stub.
 
-The core path is what stands open: a heading with `jp-MarkdownHeadingCollapsed` in its metadata folds all that follows,
-up to the next heading of its level or above. Folded cells still run, and are still compared.
+The core path is what stands open, without the folded sections (course/pages/folds.py).
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import nbformat
 
+from course.pages.folds import FOLD, Placed, placed
+from course.pages.headings import heading_of, headings
 from roseinfer.display.text_table import Column, TextTable
 from roseinfer.paths import ROOT
-from tools.headings import heading_of, headings
 
-FOLD = "jp-MarkdownHeadingCollapsed"
 DEEPER = "Deeper: "
-EXERCISE = ("teach.exercise(", "teach.check(")
 WORDS_PER_MINUTE, MINUTES_PER_CELL = 150, 1.0  # read with care; run a cell, and look at what it shows
-
-
-@dataclass(frozen=True)
-class Placed:
-    """A cell. folded: whether a collapsed heading above hides it."""
-
-    cell: Any
-    folded: bool
-
-    @property
-    def is_code(self) -> bool:
-        return bool(self.cell.cell_type == "code")
-
-    @property
-    def is_stub(self) -> bool:
-        return "exercise" in self.cell.metadata
-
-    @property
-    def is_exercise(self) -> bool:
-        return self.is_code and (self.is_stub or self.cell.source.startswith(EXERCISE))
 
 
 class Shape:
@@ -121,17 +96,6 @@ class Shape:
                     needs[each.cell.source.partition("\n")[0]] = lacking
                 core |= bound
         return needs
-
-
-def placed(cells: Sequence[Any]) -> Iterator[Placed]:
-    fold: int | None = None  # level of the collapsed heading that is in force
-    for cell in cells:
-        heading = heading_of(cell.source) if cell.cell_type == "markdown" else None
-        if heading and fold is not None and heading[0] <= fold:
-            fold = None
-        yield Placed(cell, fold is not None)
-        if heading and fold is None and cell.metadata.get(FOLD):
-            fold = heading[0]
 
 
 def names(source: str) -> tuple[set[str], set[str]]:

@@ -14,7 +14,7 @@ from symtable import SymbolTable, symtable
 
 from nbformat import NotebookNode
 
-from roseinfer.teach.exercises.exercise import find
+from course.teach.exercises.exercise import find
 from tools.notebooks import plain_text
 
 MAY_BIND = (ast.If, ast.For, ast.While, ast.Try, ast.Match)  # statements that may bind a name, or not

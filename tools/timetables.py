@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from course.pages.headings import headings
+from course.pages.links import prose
+from course.teach.exercises.exercise import find
 from roseinfer.paths import ROOT
-from roseinfer.teach.exercises.exercise import find
-from tools.headings import headings
-from tools.links import prose
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -1,6 +1,6 @@
 """The finished engine as an entry: everything that the baseline has switched off is on."""
 
-from roseinfer.contest import Settings
+from course.contest import Settings
 from roseinfer.models.weights import prepared_copy
 
 

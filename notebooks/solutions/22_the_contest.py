@@ -36,7 +36,7 @@ class FewerSteps(Policy):
 
 # --- 22.4
 my_entry = """
-from roseinfer.contest import Settings
+from course.contest import Settings
 from roseinfer.models.weights import prepared_copy
 
 

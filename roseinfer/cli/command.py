@@ -160,7 +160,7 @@ def _explained(error: Exception) -> tuple[int | None, str]:
         return FAILED, str(error)
     if isinstance(error, ModuleNotFoundError):
         name = (error.name or "roseinfer").split(".")[0]
-        fix = "run from a clone of the repository" if name in ("stages", "tools") else INSTALL
+        fix = "run from a clone of the repository" if name == "stages" else INSTALL
         return (None if name == "roseinfer" else FAILED), f"{name} is not installed: {fix}"
     from roseinfer.bench import ContenderFailed, TokensDiffer  # not before: it imports torch
     from roseinfer.parallel.process import ProcessEnded
@@ -169,7 +169,12 @@ def _explained(error: Exception) -> tuple[int | None, str]:
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises ValueError where argparse would print its usage and leave; knows the flag nearest to an unknown one."""
+    """Raises ValueError where argparse would print its usage and leave; knows the flag nearest to an unknown one.
+
+    elsewhere: where values are that are no choice here, for the message of an unknown one.
+    """
+
+    elsewhere = ""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(formatter_class=Help, allow_abbrev=False, **settings)
@@ -180,7 +185,7 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            raise argparse.ArgumentError(action, f"unknown value {unknown_name(value, action.choices)}")
+            raise argparse.ArgumentError(action, f"unknown value {unknown_name(value, action.choices)}{self.elsewhere}")
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         try:

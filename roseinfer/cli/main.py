@@ -13,19 +13,15 @@ from roseinfer.cli.commands import (
     aot,
     bench,
     chat,
-    contest,
     doctor,
     dry_run,
     generate,
     ladder,
-    links,
-    reproduce,
     serve,
     simulate,
-    slides,
-    tensorboard,
     trace,
 )
+from roseinfer.cli.repository import course_commands
 
 MORE = f"`roseinfer COMMAND --help` tells more, with examples\n\n{STATUSES}"
 COMMANDS = (
@@ -36,14 +32,9 @@ COMMANDS = (
     bench,
     serve,
     simulate,
-    reproduce,
-    contest,
     trace,
     dry_run,
     aot,
-    tensorboard,
-    slides,
-    links,
 )
 
 
@@ -63,7 +54,10 @@ def parser() -> Parser:
     p.add_argument("--version", action="store_true", help="show the version and leave")
     p.set_defaults(run=lambda arguments: print(version_line()) if arguments.version else p.print_help())
     commands = p.add_subparsers(metavar="COMMAND", title="commands")
-    for module in COMMANDS:
+    of_course = course_commands()
+    if not of_course:
+        p.elsewhere = "; what belongs to the course comes with a clone of the repository"
+    for module in (*COMMANDS, *of_course):
         about = (module.__doc__ or "").strip()
         examples = "\n".join(["examples:", *(f"  {line}" for line in module.EXAMPLES)])
         name = name_of(module)

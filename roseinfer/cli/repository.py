@@ -1,15 +1,15 @@
-"""Access to the clone around the library, at run time: the stages, which import it, and the tools."""
+"""Access to what imports the library, at run time: the stages, and in a clone the course's own commands."""
 
 from __future__ import annotations
 
 import importlib
-import sys
+from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from roseinfer.arguments import unknown_name
 from roseinfer.cli.command import require_named
-from roseinfer.paths import ROOT
+from roseinfer.paths import has_course
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,21 +19,24 @@ if TYPE_CHECKING:
     from roseinfer.stage import Stage
 
 
-def course() -> ModuleType:
-    """The package `stages`."""
+def course_commands() -> tuple[ModuleType, ...]:
+    """Return the commands that come with a clone: an engine that pip installed alone has none of them."""
+    if not has_course() or find_spec("course") is None:
+        return ()
+    commands: tuple[ModuleType, ...] = importlib.import_module("course.cli").COMMANDS
+    return commands
+
+
+def stages_package() -> ModuleType:
+    """Return the package `stages`."""
     return importlib.import_module("stages")
 
 
-def find_tools() -> None:
-    """Make `tools`, which is never installed, importable from any folder."""
-    sys.path.insert(0, str(ROOT))
-
-
 def rungs() -> list[type[Stage]]:
-    """All stages, and the finished engine as the last one."""
+    """Return all stages, and the finished engine as the last one."""
     from roseinfer.engine.as_stage import EngineStage
 
-    return [*course().LADDER, EngineStage]
+    return [*stages_package().LADDER, EngineStage]
 
 
 def chosen_stages(spec: str | None, flag: str = "--stages") -> list[type[Stage]]:

@@ -8,13 +8,13 @@ import subprocess
 import pytest
 import torch
 
+from course.teach.measure.recorded import recorded, recorded_kernels, recorded_trace
 from roseinfer.bench import ladder
 from roseinfer.bench.kernel_times import Shape
 from roseinfer.bench.provenance import describe_host, short_commit
 from roseinfer.cli.main import main
 from roseinfer.generate import decode_step
 from roseinfer.profiling import capture
-from roseinfer.teach.measure.recorded import recorded, recorded_kernels, recorded_trace
 from stages import PreallocGather
 
 SHAPE = Shape(2, 16, 1, 2, 16, 16, "float32")

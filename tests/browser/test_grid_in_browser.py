@@ -6,9 +6,9 @@ import pytest
 import vl_convert
 from lab import FLAGS, chromium
 
-from roseinfer.display.grid import Grid
-from roseinfer.display.grid_controls import FRAME_MS
-from roseinfer.display.shapes import Cell, Frame, Panel
+from course.display.grid import Grid
+from course.display.grid_controls import FRAME_MS
+from course.display.shapes import Cell, Frame, Panel
 
 pytestmark = [
     pytest.mark.browser,

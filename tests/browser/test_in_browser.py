@@ -29,7 +29,7 @@ HEIGHT = 1400
 DRAWN_WITHIN = 20  # seconds: a chart has its menu beside it until its style is there
 
 PREPARED = """\
-from roseinfer import teach
+from course import teach
 from roseinfer.generate import begin
 from roseinfer.kernels.flat_cases import flat_case
 from roseinfer.models import load_model, load_tokenizer
@@ -150,7 +150,7 @@ def test_frames_move_in_a_notebook_that_is_opened_again_without_the_kernel_that_
 
 
 def test_a_slider_below_a_chart_keeps_its_arrow_keys(lab):
-    cells = ("from roseinfer import teach; import torch", "teach.draw_clock_race(torch.tensor([0.6, 0.4]))", "1")
+    cells = ("from course import teach; import torch", "teach.draw_clock_race(torch.tensor([0.6, 0.4]))", "1")
     with lab.notebook(new_notebook("keys.ipynb", *cells)):
         lab.run_all()
         slider = lab.output(1).locator("input[type=range]")

@@ -11,8 +11,8 @@ import sys
 import pytest
 import torch
 
+from course.posts.data import post_facts
 from roseinfer.benchmark_scheduler import chosen_stage, main, parser
-from roseinfer.posts.data import post_facts
 from roseinfer.profiling import Trace
 from stages import BlockTable, NumbaPaged, VectorizedGather
 

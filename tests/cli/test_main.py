@@ -18,6 +18,7 @@ from roseinfer.bench import ContenderFailed, TokensDiffer
 from roseinfer.cli.command import Failed, require_folder, require_writable
 from roseinfer.cli.commands import doctor
 from roseinfer.cli.main import COMMANDS, main, name_of
+from roseinfer.cli.repository import course_commands
 from roseinfer.doctor import Check, Report
 from roseinfer.parallel.process import ProcessEnded
 from roseinfer.paths import ROOT
@@ -25,7 +26,8 @@ from roseinfer.paths import ROOT
 pytestmark = pytest.mark.slow
 
 
-NAMES = [name_of(module) for module in COMMANDS]
+ALL = (*COMMANDS, *course_commands())
+NAMES = [name_of(module) for module in ALL]
 
 
 def test_without_a_command_it_lists_them(capsys):
@@ -40,11 +42,11 @@ def test_without_a_command_it_lists_them(capsys):
         "bench",
         "serve",
         "simulate",
-        "reproduce",
-        "contest",
         "trace",
         "dry-run",
         "aot",
+        "reproduce",
+        "contest",
         "tensorboard",
         "slides",
         "links",
@@ -70,7 +72,7 @@ print({{"torch", "pandas", "matplotlib", "tqdm"}} & sys.modules.keys())
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
     assert lines[-1] == "set()"
-    for module in COMMANDS:
+    for module in ALL:
         assert f"usage: roseinfer {name_of(module)} [-h]" in done.stdout
         assert module.EXAMPLES and all(f"  {example}" in lines for example in module.EXAMPLES)
 
@@ -133,16 +135,9 @@ def test_a_bug_is_shown_whole(monkeypatch, error):
         main(["doctor"])
 
 
-def test_the_clones_tools_are_found_from_anywhere(tmp_path):
-    """Only the packages roseinfer and stages are on the path."""
-    code = f"""
-import sys
-sys.path.insert(0, {str(ROOT)!r})
-from roseinfer.cli.main import main
-sys.path.remove({str(ROOT)!r})
-sys.exit(main())
-"""
-    command = [sys.executable, "-c", code, "slides", str(ROOT / "notebooks" / "00_start_here.ipynb"), "--out", "slides"]
+def test_the_courses_commands_run_in_any_folder(tmp_path):
+    lesson = str(ROOT / "notebooks" / "00_start_here.ipynb")
+    command = [sys.executable, "-m", "roseinfer", "slides", lesson, "--out", "slides"]
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environ)
     assert (done.returncode, done.stdout) == (0, "slides/00_start_here.html\n"), done.stderr

@@ -61,7 +61,8 @@ def test_at_a_terminal_the_table_is_the_last_thing_on_it(name, capsys, monkeypat
 def test_every_command_shows_its_line_by_this_way():
     """No other module prints one: `show_line` alone knows a terminal."""
     printing = re.compile(r"print\([^\n]*(to_line|to_json|on_one_line|json\.dumps)")
-    found = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "roseinfer").rglob("*.py")}
+    paths = [path for room in ("roseinfer", "course") for path in (ROOT / room).rglob("*.py")]
+    found = {path.name: path.read_text(encoding="utf-8") for path in paths}
     own = {name for name, text in found.items() if printing.search(text)}
     # `doctor --json` asks for it; the others talk to the process that started them.
     assert own == {"doctor.py", "worker.py", "memory.py"}

@@ -10,9 +10,9 @@ import sys
 import pytest
 from trace_cases import BUILD, FORWARD, POST_QUERIES, STEP, event, toy_step, two_gpu_steps
 
+from course.posts.data import POSTS
 from roseinfer.cli.main import main
 from roseinfer.display.text_table import TextTable
-from roseinfer.posts.data import POSTS
 from roseinfer.profiling import Trace, capture
 
 pytestmark = pytest.mark.slow

@@ -12,13 +12,13 @@ from matplotlib import pyplot
 from matplotlib_inline.backend_inline import _fetch_figure_metadata
 from PIL import Image
 
-from roseinfer import teach
+from course import teach
+from course.posts.post003.budgets import curves
+from course.posts.post003.executors import timeline
+from course.posts.post004.run import AFTER, BEFORE
+from course.posts.post004.tables import draw_rows
+from course.teach.journal.predictions import Guess, Predictions
 from roseinfer.display.figure import apply_style
-from roseinfer.posts.post003.budgets import curves
-from roseinfer.posts.post003.executors import timeline
-from roseinfer.posts.post004.run import AFTER, BEFORE
-from roseinfer.posts.post004.tables import draw_rows
-from roseinfer.teach.journal.predictions import Guess, Predictions
 from stages import NaiveCat
 
 PAGES = {"light": (255, 255, 255), "dark": (17, 17, 17)}  # of JupyterLab's themes

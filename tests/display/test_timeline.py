@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from trace_cases import APPEND, BUILD, FORWARD, STEP, event, toy_step, two_gpu_steps
 
-from roseinfer import teach
+from course import teach
 from roseinfer.display.chart import PAGE_WIDTH, PNG_SCALE, VEGA_LITE
 from roseinfer.display.timeline.coverage import coverage
 from roseinfer.display.timeline.gaps import find_gaps

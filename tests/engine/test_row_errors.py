@@ -10,7 +10,7 @@ from served import params
 from small_engines import assert_empty, engine_of
 from test_steps_in_flight import SETTINGS
 
-from roseinfer.contract.small_models import prompts_of
+from course.contract.small_models import prompts_of
 from roseinfer.drive import drive
 from roseinfer.engine.engine import Engine
 from roseinfer.llm.llm import LLM

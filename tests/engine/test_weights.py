@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from roseinfer.contract.small_models import prompts_of, small_llama, small_model
+from course.contract.small_models import prompts_of, small_llama, small_model
 from roseinfer.kernels.onednn import packs
 from roseinfer.llm.llm import LLM
 from roseinfer.models import load_model, load_tokenizer, weights

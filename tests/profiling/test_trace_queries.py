@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from trace_cases import APPEND, BUILD, FORWARD, POST_QUERIES, STEP, event, toy_step, two_gpu_steps
 
-from roseinfer.posts.data import POSTS
+from course.posts.data import POSTS
 from roseinfer.profiling import Trace, capture
 
 FOLDER = POSTS / "000"

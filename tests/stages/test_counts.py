@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 import torch
 
+from course.posts.data import post_table
+from course.posts.post000.counts import DecodeBatch
 from roseinfer.generate import begin, decode_step
-from roseinfer.posts.data import post_table
-from roseinfer.posts.post000.counts import DecodeBatch
 from roseinfer.profiling import count_ops
 from roseinfer.profiling.slice_rule import slice_dispatches, torch_version
 from roseinfer.sequence import SamplingParams

@@ -53,12 +53,12 @@ def test_a_stage_imports_the_library_and_one_stage_before_it_at_most(position):
             assert (node.module or "").split(".")[0] in allowed, f"imports {node.module}"
 
 
-def test_the_library_never_imports_stages():
+def test_the_library_never_imports_stages_or_the_course():
     for path in (ROOT / "roseinfer").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             modules = [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
             modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            assert not any(module.split(".")[0] == "stages" for module in modules), path
+            assert not any(module.split(".")[0] in ("stages", "course") for module in modules), path
 
 
 def test_reasons_survive_the_toml_writer():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from roseinfer.contract.small_models import small_model
+from course.contract.small_models import small_model
 from roseinfer.generate import begin, decode_step
 from roseinfer.profiling.reachable import tensors_of
 from roseinfer.profiling.replay import record_step, replay_differences

@@ -103,7 +103,7 @@ def test_threads_are_as_before_after_a_step():
 @pytest.mark.slow
 def test_the_second_rank_ends_with_the_first_one():
     code = """
-from roseinfer.contract.small_models import small_model
+from course.contract.small_models import small_model
 from stages import TensorParallel
 from pathlib import Path
 import os

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from roseinfer import teach
+from course import teach
 from roseinfer.display.table import Table
 from roseinfer.paths import ROOT
 from tools.claims import unproved_claims

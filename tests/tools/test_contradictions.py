@@ -11,7 +11,7 @@ import pytest
 import torch
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from roseinfer import teach
+from course import teach
 from roseinfer.display.chart import VEGA_LITE
 from roseinfer.display.table import Table
 from roseinfer.models import load_model

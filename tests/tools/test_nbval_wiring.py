@@ -54,7 +54,7 @@ PathFinder.find_spec = classmethod(hide)
 RIGHT = parse_solutions((ROOT / "notebooks" / "solutions" / "00_start_here.py").read_text())["00.3"]
 STUB = "def kv_bytes(config, num_tokens, bytes_per_value):\n    ..."
 EXERCISE = [
-    recorded("from roseinfer.teach import check"),
+    recorded("from course.teach import check"),
     new_code_cell(STUB, execution_count=1, metadata={"tags": ["exercise"], "exercise": "00.3"}),
     recorded('check("00.3", kv_bytes)', result("00.3 not attempted")),
 ]

@@ -8,9 +8,9 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
+from course.display.speed_bars import SpeedBars
 from roseinfer.bench import neighbours
 from roseinfer.display.chart import VEGA_LITE
-from roseinfer.display.speed_bars import SpeedBars
 from roseinfer.paths import ROOT
 from tools import record
 from tools.quiet import busy_signs, races
@@ -77,7 +77,7 @@ def test_such_a_recording_is_refused_and_the_file_left_alone(tmp_path):
     source = """\
 from roseinfer.bench import neighbours
 from roseinfer.display.chart import VEGA_LITE
-from roseinfer.display.speed_bars import SpeedBars
+from course.display.speed_bars import SpeedBars
 bars = SpeedBars(["s01_naive_cat"], "Race()")
 bars.show("8 sequences", {"s01_naive_cat": (100.0, 20.0, 180.0)}, 1e4)
 bars"""

@@ -132,9 +132,7 @@ ENGINE = (
     "kernels",
     "profiling",
     "engine",
-    "contract",
 )
-TOOLS_OF_COMMANDS = ("slides", "links", "headings")
 
 
 def layer_of(path, on_loading):
@@ -142,14 +140,14 @@ def layer_of(path, on_loading):
     folder, *rest = path.relative_to(ROOT).with_suffix("").parts
     if folder == "stages" or (folder == "roseinfer" and (on_loading and rest[0] in ENGINE or rest[0] == "__init__")):
         return "engine"
-    return "course" if folder == "roseinfer" or rest[0] in TOOLS_OF_COMMANDS else "dev"
+    return "course" if folder in ("roseinfer", "course") else "dev"
 
 
 @pytest.mark.slow
 def test_what_is_imported_is_declared_in_its_layer():
-    files = {p for folder in ("roseinfer", "stages", "tools", "tests") for p in (ROOT / folder).rglob("*.py")}
+    files = {p for folder in ("roseinfer", "course", "stages", "tools", "tests") for p in (ROOT / folder).rglob("*.py")}
     files -= {*IN_THE_PEERS_ENVIRONMENT, ROOT / "tests" / "bench" / "offline" / "fake_peer.py"}
-    ours = {"roseinfer", "stages", "tools"} | {p.stem for p in (ROOT / "tests").rglob("*") if p.suffix in ("", ".py")}
+    ours = {"roseinfer", "course", "stages", "tools"} | {p.stem for p in (ROOT / "tests").rglob("*") if p.suffix in ("", ".py")}
     distributions = importlib.metadata.packages_distributions()
     order = list(LAYERS)
     undeclared = set()

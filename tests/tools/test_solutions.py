@@ -41,10 +41,10 @@ def test_a_solution_stands_where_its_stub_stood(path):
 # The same on a notebook made here, so that an empty folder or a blind checker is noticed.
 
 SET_UP = """\
-from roseinfer.teach import check
-from roseinfer.teach.exercises.exercise import exercise
-from roseinfer.teach.exercises.wrong import Wrong
-from roseinfer.teach.exercises.text import Text
+from course.teach import check
+from course.teach.exercises.exercise import exercise
+from course.teach.exercises.wrong import Wrong
+from course.teach.exercises.text import Text
 
 HINTS = "Read.", "Count.", "Add."
 
@@ -83,7 +83,7 @@ def check_cell(id, name, text):
 
 @pytest.fixture
 def notebook(monkeypatch):
-    exercise = importlib.import_module("roseinfer.teach.exercises.exercise")  # teach.exercise is the card
+    exercise = importlib.import_module("course.teach.exercises.exercise")  # teach.exercise is the card
 
     monkeypatch.setattr(exercise, "_registered", {})
     exec(SET_UP, {})

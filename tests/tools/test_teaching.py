@@ -15,8 +15,8 @@ import pytest
 import wrong_answers
 from packaging.requirements import Requirement
 
+from course.teach.exercises.exercise import find, find_all
 from roseinfer.paths import ROOT
-from roseinfer.teach.exercises.exercise import find, find_all
 from tools import timetables
 from tools.timetables import Part, Timetable
 
@@ -78,9 +78,9 @@ def test_the_short_tracks_are_as_long_as_they_say():
     assert lessons == 2 * [["00", "05", "14", "15", "16"]]
 
 
-def test_the_projects_readme_says_the_minutes_of_each_lesson():
+def test_the_page_of_lessons_says_the_minutes_of_each():
     """Minutes of the core path, and of all exercises."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "lessons.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| \[(\d\d|a\d) .*?\| (\d+) \+ (\d+) \|", text, re.M)
     parts = {part.lesson: part for part in lesson_parts(DAYS)}
     core = {

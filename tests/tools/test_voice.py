@@ -64,9 +64,9 @@ NO_BEGINNING = re.compile(r"(Of|Who|Whom|Whose)\b")
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n\s*\n")
 
 LESSONS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-PLACES = ("*.md", "docs/**/*.md", "teaching/*.md", "roseinfer/teach/lesson*/*.md", "roseinfer/posts/*/*.md")
+PLACES = ("*.md", "docs/**/*.md", "teaching/*.md", "course/teach/lesson*/*.md", "course/posts/*/*.md")
 PAGES = sorted(path for place in PLACES for path in ROOT.glob(place))
-ROOMS = ("roseinfer", "tools", "tests", "notebooks/solutions")
+ROOMS = ("roseinfer", "course", "tools", "tests", "notebooks/solutions")
 MODULES = sorted(path for room in ROOMS for path in (ROOT / room).glob("**/*.py") if path != Path(__file__))
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
+from course.display.grid import VEGA
 from roseinfer.display.chart import VEGA_LITE
-from roseinfer.display.grid import VEGA
 from tools.book.launch import launch_buttons
 from tools.book.links import rewrite_links
 

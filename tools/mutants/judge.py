@@ -1,7 +1,7 @@
 """Count the mutants of the exercises' solutions that the checkers refuse: `python -m tools.mutants [ID ...]`.
 
 An ID is an exercise, 01.1, or a lesson, 01; without one, all are tried. A mutant is a solution with one mistake in it
-(see mutations.py). Its checker refuses it, or it stands in tests/teach/equivalent_mutants.toml as right, with the
+(see mutations.py). Its checker refuses it, or tests/course/teach/equivalent_mutants.toml has it as right, with the
 reason. Whatever else passes is printed, and the command exits 1: strengthen the checker, or put the mutant on the list.
 
 Each exercise is tried in a process of its own, because a mutant may crash or never end: both count as refused.
@@ -32,9 +32,9 @@ from typing import Any
 
 import nbformat
 
-from roseinfer.contract.time_limit import TookTooLong, time_limit
+from course.contract.time_limit import TookTooLong, time_limit
+from course.teach.journal import entries as journal
 from roseinfer.paths import ROOT
-from roseinfer.teach.journal import entries as journal
 from tools.mutants.mutations import mutations
 from tools.solutions import check_cells, parse_solutions
 
@@ -43,7 +43,7 @@ try:
 except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
 
-EQUIVALENT = ROOT / "tests/teach/equivalent_mutants.toml"
+EQUIVALENT = ROOT / "tests/course/teach/equivalent_mutants.toml"
 # One thread each, and nothing that is judged is a learner's progress.
 ALONE = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", journal.PLACE: journal.OFF}
 FEWEST = 20  # mutants of an exercise: where the usual mistakes are fewer, rarer ones are made too

@@ -17,7 +17,7 @@ import difflib
 import warnings
 from collections.abc import Callable, Iterator
 
-from roseinfer.teach.exercises.attempt import instructions
+from course.teach.exercises.attempt import instructions
 from tools.mutants.rarer_mutations import Siblings, other_expressions, other_statements
 from tools.mutants.sql_mutations import sql_mutations
 

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from roseinfer.cli.command import Failed, require_folder
-from roseinfer.cli.repository import course
+from roseinfer.cli.repository import stages_package
 
 EXAMPLES = ("roseinfer aot", "roseinfer aot --module paged_triton --out data/kernels")
 MODULES = ("s07_triton_paged", "paged_triton")
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int | None:
     import triton
 
     for module in [args.module] if args.module else MODULES:
-        programs = flat_programs() if module == "paged_triton" else stage07_programs(course().s07_triton_paged)
+        programs = flat_programs() if module == "paged_triton" else stage07_programs(stages_package().s07_triton_paged)
         print(module, flush=True)
         found = []
         for row in rows(programs):

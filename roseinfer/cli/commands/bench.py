@@ -29,7 +29,7 @@ from roseinfer.cli.command import device_or_best, no_file
 from roseinfer.cli.flags import add_flags, require_known, settings_of
 from roseinfer.cli.output import LAST_LINE, add_output, check_output, deliver
 from roseinfer.cli.progress import shown_progress
-from roseinfer.cli.repository import chosen_stages, course
+from roseinfer.cli.repository import chosen_stages, stages_package
 from roseinfer.planning.definitions import definitions_text
 
 if TYPE_CHECKING:
@@ -332,9 +332,9 @@ def kernels(args: argparse.Namespace) -> None:
 
     device = device_or_best(args.device)
     if device.startswith("cuda"):
-        kernel = course().s07_triton_paged.paged_attention_triton
+        kernel = stages_package().s07_triton_paged.paged_attention_triton
     else:
-        kernel = course().s09_numba_paged.paged_attention_numba
+        kernel = stages_package().s09_numba_paged.paged_attention_numba
     with shown_progress("one launch of each shape"):
         result = kernel_times(kernel, device)
     show(args, result)

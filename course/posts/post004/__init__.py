@@ -1,0 +1,74 @@
+"""Post 004, "Paged Attention Block Table Cache": its benchmark before and after, and how often a row is built.
+
+Before: block tables built again on every step (stage 05). After: a sequence's rows kept until its blocks change (06).
+"""
+
+from __future__ import annotations
+
+from roseinfer.planning.sizes import PlannedEngine
+
+from ..data import post_facts
+from ..posted_command import arguments_here, command_line, parsed
+from ..report.content import NotRun, PostReport
+from ..report.setting import Setting
+from . import tables
+from .run import AFTER, BEFORE, Measured, arguments, measure
+
+
+def engines(setting: Setting) -> list[PlannedEngine]:
+    """One: both stages have the same sizes."""
+    args = parsed(arguments(setting))
+    return [setting.engine(args.hf_model_id, args.num_requests, args.max_new_tokens + 1)]
+
+
+def reproduce(setting: Setting) -> PostReport:
+    """Raises ValueError for a model that is not found, does not fit, or has too few positions."""
+    m = measure(setting)
+    sections = [
+        tables.summary(m),
+        tables.rebuilds(m),
+        tables.price(setting),
+        tables.definitions(m),
+        tables.signature(),
+    ]
+    arguments = {
+        "model": m.args.hf_model_id,
+        "dtype": setting.dtype,
+        "before": m.stages[BEFORE].name,
+        "after": m.stages[AFTER].name,
+        "num_requests": m.args.num_requests,
+        "max_new_tokens": m.args.max_new_tokens,
+        "warmup_runs": m.args.warmup_runs,
+        "repeat_runs": m.args.repeat_runs,
+    }
+    return setting.report("004", arguments, sections, not_run(setting, m))
+
+
+def not_run(setting: Setting, m: Measured) -> list[NotRun]:
+    facts = post_facts("004")
+    parts = [NotRun(f"the post's own tests ({facts['own_tests']})", "rosellm, as it was at that change")]
+    if m.args.repeat_runs == 1:
+        parts.append(NotRun("what the change gains: a single run shows nothing", "the command without --quick"))
+    if m.args.max_new_tokens != facts["max_new_tokens"]:
+        parts.append(NotRun(f"{facts['max_new_tokens']} tokens a request", what_all_tokens_need(setting, m)))
+    if not setting.on_gpu:
+        parts += [
+            NotRun(
+                "attention by a Triton kernel, as the post's before and after had",
+                "an NVIDIA GPU: in Triton's "
+                "interpreter its times say nothing, so both stages use the plain PyTorch walk",
+            ),
+            NotRun("the timelines of nsys and ncu", "an NVIDIA GPU and Nsight; docs/posts.md has the command lines"),
+        ]
+    return parts
+
+
+def what_all_tokens_need(setting: Setting, m: Measured) -> str:
+    tokens, config = post_facts("004")["max_new_tokens"], m.model.config
+    positions = m.work.prompt_lens[0] + tokens
+    if positions > config.max_model_len:
+        return f"a model with {positions} positions; {m.args.hf_model_id} has {config.max_model_len}"
+    per_token = sum(run.decode_seconds for runs in m.runs.values() for run in runs) / m.args.max_new_tokens
+    minutes = (1 + m.args.warmup_runs / m.args.repeat_runs) * per_token * tokens / 60
+    again = command_line(arguments_here("004", {"--hf-model-id": m.args.hf_model_id, "--device": str(setting.device)}))
+    return f"a GPU, or patience: at least {minutes:.0f} minutes from these times, with `{again}` and both stages"

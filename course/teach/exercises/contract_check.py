@@ -1,0 +1,33 @@
+"""The contract as the last check of a learner's stage: every promise that is quick to try."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from course.contract import PROMISES, QUEUE_PROMISES, promises_of
+from roseinfer.stage import Stage
+
+from ..measure.contract_report import report_on
+from .wrong import Wrong
+
+
+def require_contract(
+    stage_class: type[Stage],
+    titles: Collection[str] = (),
+    explain: Callable[[Exception | None], str] = lambda error: "",
+    without: Collection[str] = (),
+) -> None:
+    """Raises Wrong about the first promise that is broken, without the slow ones.
+
+    titles: of the promises to try; empty for all that fit the stage, those of a queue too where it has one.
+    explain: what an error says about this exercise's answers; empty for its own message. without: titles that are not
+    tried. Raises KeyError for a title that no promise has.
+    """
+    by_title = {promise.title: promise for promise in (*PROMISES, *QUEUE_PROMISES)}
+    asked = [by_title[title] for title in titles] or promises_of(stage_class)
+    left_out = [by_title[title] for title in without]
+    report = report_on(stage_class, [promise for promise in asked if promise not in left_out], quick=True)
+    if report.broken:
+        first = report.broken[0]
+        message = explain(first.error) or report.message(first)
+        raise Wrong(f"the promise **{first.promise.title}** ({first.promise.why}) is broken: {message}")

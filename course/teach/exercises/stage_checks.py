@@ -1,0 +1,340 @@
+"""What checkers of a learner's own stage share: its tokens against the reference, what it holds, the ops of a step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from copy import deepcopy
+from functools import cache, lru_cache
+from random import Random
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from course.contract import bytes_held
+from roseinfer.generate import begin, decode_step, generate
+from roseinfer.models import Model, ModelConfig, random_model
+from roseinfer.profiling import count_ops
+from roseinfer.reference import reference_generate
+from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.stage import Stage
+
+from .drawn import draw, require_all
+from .explain import explain_tensor, explain_tokens
+from .wrong import Wrong
+
+GATHER_SPAN = "roseinfer.decode_step_sessions.build_batched_past"
+APPEND_SPAN = "roseinfer.kv.append_token"
+NUM_SEQS, NUM_TOKENS = 4, 5  # of the step that step_ops counts
+MIXED = [[7] * 3, list(range(1, 70)), [11, 12], [13]]
+
+KV = tuple[Tensor, Tensor]
+Read = Callable[[Stage, list[Sequence]], list[list[KV]]]  # [layer][sequence] -> k and v [1, H_kv, T_i, D]
+
+
+def drawn_model(num_layers: int = 2, num_kv_heads: int = 2) -> Model:
+    """A small model for many short runs. Its weights are large enough for tokens that change.
+
+    Each call returns a copy: what a stage writes into its weights reaches no other check.
+    """
+    return deepcopy(_drawn_model(num_layers, num_kv_heads))
+
+
+@cache
+def _drawn_model(num_layers: int, num_kv_heads: int) -> Model:
+    config = ModelConfig(
+        architecture="gpt2",
+        vocab_size=31,
+        hidden_size=16,
+        num_layers=num_layers,
+        num_heads=4,
+        num_kv_heads=num_kv_heads,
+        head_dim=4,
+        intermediate_size=16,
+        max_model_len=192,
+    )
+    model = random_model(config, seed=1)
+    for weight in model.parameters():
+        if weight.dim() > 1:
+            weight.mul_(20)
+    return model
+
+
+def require_stage(answer: Any, base: str = "a stage", method: str = "") -> None:
+    """Raises Wrong unless the answer is a stage with this method, which `base`, the course's stage, has."""
+    if not (isinstance(answer, type) and issubclass(answer, Stage) and (not method or hasattr(answer, method))):
+        raise Wrong(f"expected a subclass of {base}, got {getattr(answer, '__name__', repr(answer))}")
+
+
+def require_sizes(stage: Stage, **sizes: int) -> None:
+    """Raises Wrong unless the stage has the sizes that it was made with."""
+    for name, size in sizes.items():
+        if (got := getattr(stage, name)) != size:
+            raise Wrong(f"made with {name}={size}, the stage has {got}: pass all sizes on")
+
+
+def stage_on_copy(stage_class: type[Stage], model: Model, num_blocks: int, block_size: int = 64) -> Stage:
+    """A learner's stage on a copy of the model, with every size given: no check rests on its defaults."""
+    return stage_class(deepcopy(model), num_blocks=num_blocks, block_size=block_size, max_num_seqs=64)
+
+
+def require_tokens(stage_class: type[Stage], model: Model, max_tokens: int = 12) -> None:
+    """Raises Wrong unless a mixed batch gives the reference's tokens, from attention with as many keys as values."""
+    require_stage(stage_class)
+    stage = stage_on_copy(stage_class, model, num_blocks=8)
+    with _KeysAndValuesInPairs():
+        seqs = generate(stage, MIXED, SamplingParams(max_tokens=max_tokens, ignore_eos=True))
+    for i, (seq, want) in enumerate(zip(seqs, _reference(model, max_tokens), strict=True)):
+        if message := explain_tokens(seq.output_ids, want):
+            raise Wrong(f"prompt {i} of {len(MIXED)} (mixed lengths): {message}")
+
+
+class _KeysAndValuesInPairs(TorchFunctionMode):
+    """Raises Wrong where scaled_dot_product_attention gets keys of more or fewer tokens than values. PyTorch's kernel
+    for CPUs does not look: it counts the values and reads as many keys, from beyond the end of a slice if need be."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.scaled_dot_product_attention:
+            given = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
+            num_keys, num_values = given["key"].size(-2), given["value"].size(-2)
+            if num_keys != num_values:
+                raise Wrong(f"attention gets keys of {num_keys} tokens and values of {num_values}: cut both alike")
+        return func(*args, **kwargs)
+
+
+@lru_cache(maxsize=4)
+def _reference(model: Model, max_tokens: int) -> list[list[int]]:
+    return reference_generate(model, MIXED, max_tokens)
+
+
+class Batch(NamedTuple):
+    """A case: prompts of these lengths, `steps` decode steps later, in a stage of a small model.
+
+    A batch in bf16 makes no step: rounding may choose another token, and that is no mistake.
+    """
+
+    lengths: tuple[int, ...]
+    steps: int
+    num_layers: int
+    num_kv_heads: int
+    block_size: int
+    dtype: torch.dtype = torch.float32
+
+    def __str__(self) -> str:
+        return (
+            f"prompt_lens={list(self.lengths)}, num_steps={self.steps}, num_layers={self.num_layers}, "
+            f"num_kv_heads={self.num_kv_heads}, block_size={self.block_size}"
+        ) + (", a model in bf16" if self.dtype == torch.bfloat16 else "")
+
+
+def draw_batch(rng: Random) -> Batch:
+    lengths = tuple(rng.randint(1, 20) for _ in range(rng.randint(1, 4)))
+    return Batch(lengths, rng.randint(0, 2), rng.randint(1, 3), rng.choice((1, 2, 4)), rng.choice((4, 6, 16)))
+
+
+BATCHES = [
+    Batch((3, 5), 0, 2, 2, 64),
+    Batch((1,), 1, 1, 1, 64),
+    Batch((4, 8), 0, 2, 2, 4),
+    Batch((4, 8, 1), 1, 2, 2, 4),
+    Batch((3, 7), 1, 2, 4, 4),
+    Batch((5, 5, 5), 2, 3, 2, 16),
+    Batch((63, 64, 65), 2, 1, 1, 64),
+    Batch((2, 1), 1, 5, 1, 4),
+    Batch((150, 90), 0, 2, 2, 64, torch.bfloat16),  # the largest: a mistake in fp32, too, is told in fp32
+    *draw(draw_batch),
+]
+
+
+@torch.inference_mode()
+def require_cached(stage_class: type[Stage], read: Read) -> None:
+    """Raises Wrong where `read` finds other keys and values in the learner's stage than in the course's stage that it
+    is made from, on drawn batches."""
+    require_stage(stage_class)
+    base = next((cls for cls in stage_class.__mro__ if cls.__module__.startswith("stages.")), None)
+    if base is None:
+        raise Wrong(f"expected a subclass of one of the course's stages, got {stage_class!r}")
+
+    def judge(*case: Any) -> None:
+        batch = Batch(*case)
+        both = zip(_read(stage_class, batch, read), _read_right(base, batch, read), strict=True)
+        for step, (got, want) in enumerate(both):
+            _compare(got, want, f"after step {step}" if step else "of a new batch")
+
+    with _nan_in_empty_tensors():
+        require_all(BATCHES, judge, lambda *case: str(Batch(*case)))
+
+
+def _read(stage_class: type[Stage], batch: Batch, read: Read) -> Iterator[list[list[KV]]]:
+    """Yield what is cached before each decode step and after the last, with the block of the next token reserved."""
+    num_blocks = sum(n // batch.block_size + 2 for n in batch.lengths)
+    model = drawn_model(batch.num_layers, batch.num_kv_heads).to(batch.dtype)
+    stage = stage_on_copy(stage_class, model, num_blocks, batch.block_size)
+    prompts = [[(7 * i + 3 * token) % 31 for token in range(n)] for i, n in enumerate(batch.lengths)]
+    seqs = begin(stage, prompts, SamplingParams(max_tokens=batch.steps + 2))
+    for step in range(batch.steps + 1):
+        if step:
+            decode_step(stage, seqs)
+        stage.tables.reserve({seq.seq_id: seq.num_cached_tokens + 1 for seq in seqs})
+        yield read(stage, seqs)
+
+
+@cache
+def _read_right(base: type[Stage], batch: Batch, read: Read) -> list[list[list[KV]]]:
+    return list(_read(base, batch, read))
+
+
+def require_nothing_kept(stage_class: type[Stage], model: Model) -> None:
+    """Raises Wrong when the stage holds more and more memory, although every sequence is freed."""
+    stage, held = stage_on_copy(stage_class, model, num_blocks=8), []
+    for _ in range(3):
+        generate(stage, [[3, 4, 5], [6] * 9], SamplingParams(max_tokens=3, ignore_eos=True))
+        held.append(bytes_held(stage) + sum(map(bytes_held, stage_class.__mro__)))
+    if (grown := held[2] - held[1]) > 0:
+        raise Wrong(
+            f"the tokens are right, but {grown:,} bytes of a batch stay behind when all its sequences are freed: what "
+            "is gathered for one step must not be kept"
+        )
+
+
+def require_repeatable(stage_class: type[Stage], read: Read) -> None:
+    """Raises Wrong when a step that is interrupted in the model, and repeated, leaves other keys and values."""
+    cached = []
+    for interrupted in (False, True):
+        stage = stage_on_copy(stage_class, _drawn_model(2, 2), num_blocks=8)
+        seqs = begin(stage, [[3, 4], [5]], SamplingParams())
+        if interrupted:
+            _interrupt_step(stage, seqs)
+        decode_step(stage, seqs)
+        cached.append(read(stage, seqs))
+    try:
+        _compare(cached[1], cached[0], "after the repeated step")
+    except Wrong as wrong:
+        raise Wrong(f"a step is interrupted in layer 1 of the model, and repeated: {wrong}") from None
+
+
+class _Interrupt(BaseException):
+    """Like Ctrl-C: no `except Exception` catches it."""
+
+
+def _interrupt_step(stage: Any, seqs: list[Sequence]) -> None:
+    """Begin a step, which is interrupted when the model comes to layer 1."""
+    forward = stage.model.forward
+
+    def interrupted(token_ids: Tensor, positions: Tensor, attend: Callable[..., Tensor]) -> Tensor:
+        def attend_until_layer_1(layer: int, *qkv: Tensor) -> Tensor:
+            if layer == 1:
+                raise _Interrupt
+            return attend(layer, *qkv)
+
+        return forward(token_ids, positions, attend_until_layer_1)
+
+    with patch.object(stage.model, "forward", interrupted), suppress(_Interrupt):
+        stage.decode(seqs)
+
+
+def by_sequence(stage: Any, seqs: list[Sequence]) -> list[list[KV]]:
+    """What gather_sequence gives."""
+    return [[stage.gather_sequence(seq, layer) for seq in seqs] for layer in range(stage.config.num_layers)]
+
+
+def by_batch(stage: Any, seqs: list[Sequence]) -> list[list[KV]]:
+    """What build_batched_past gives, cut to each sequence's own tokens."""
+    lengths = [seq.num_cached_tokens for seq in seqs]
+    past = stage.build_batched_past(seqs, max(lengths))
+    c = stage.config
+    if not isinstance(past, (list, tuple, Tensor)) or len(past) != c.num_layers:
+        raise Wrong(f"build_batched_past must return a list of {c.num_layers} pairs, one a layer")
+    shape = (len(seqs), c.num_kv_heads, max(lengths), c.head_dim)
+    for layer, pair in enumerate(past):
+        for name, batch in zip("kv", _pair(pair, layer), strict=True):
+            if batch.shape != shape:
+                raise Wrong(f"layer {layer}: {name}: shape {tuple(batch.shape)}, expected {shape} = [B, H_kv, T, D]")
+            if any(not batch[i, :, n:].isfinite().all() for i, n in enumerate(lengths)):
+                raise Wrong(
+                    f"layer {layer}: {name}: the slots after a sequence's tokens were never written. That may be NaN, "
+                    "and 0 × NaN is NaN: masked slots must hold finite values"
+                )
+    return [[(k[i : i + 1, :, :n], v[i : i + 1, :, :n]) for i, n in enumerate(lengths)] for k, v in past]
+
+
+@contextmanager
+def _nan_in_empty_tensors() -> Iterator[None]:
+    """What torch.empty and the like hold is NaN, not what happens to lie in memory: that may be what is right."""
+    was = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(was[0], warn_only=was[1])
+
+
+def _compare(got: list[list[KV]], want: list[list[KV]], when: str) -> None:
+    for layer, (mine, theirs) in enumerate(zip(got, want, strict=True)):
+        for i, (pair, right) in enumerate(zip(mine, theirs, strict=True)):
+            for name, one, other in zip("kv", _pair(pair, layer), right, strict=True):
+                if message := explain_tensor(one, other):
+                    where = f"layer {layer}, prompt {i} ({right[0].size(2)} cached tokens) {when}"
+                    raise Wrong(f"{where}: {name}: {_mixed_up(one, name, layer, i, want) or message}")
+
+
+def _pair(pair: object, layer: int) -> KV:
+    """k and v, of a tuple, a list or a tensor of them."""
+    if not isinstance(pair, (tuple, list, Tensor)) or len(pair) != 2 or not all(map(torch.is_tensor, pair)):
+        raise Wrong(f"layer {layer}: expected a pair of tensors (k, v), got {type(pair).__name__}")
+    return pair[0], pair[1]
+
+
+def _mixed_up(got: Tensor, name: str, layer: int, i: int, want: list[list[KV]]) -> str:
+    """Name the other sequence that these keys or values belong to: of all tokens, or of the newest alone."""
+    if got.dim() != 4:
+        return ""
+    right = want[layer][i]["kv".index(name)]
+    newest = _num_wrong_at_the_end(got, right)
+    what = f"token {right.size(2) - 1}: " if newest == 1 < right.size(2) else ""
+    if newest and not got[:, :, -newest:].any():
+        return f"{what}nothing is written there"
+    for other_layer, sequences in enumerate(want):
+        for other, pair in enumerate(sequences):
+            for other_name, tensor in zip(("keys", "values"), pair, strict=True):
+                if explain_tensor(got[:, :, -newest:], tensor[:, :, -newest:]) is None:
+                    if other_layer != layer:
+                        return (
+                            f"{what}these are layer {other_layer}'s {other_name}: is one tensor used for every layer?"
+                        )
+                    if other != i:
+                        return f"{what}these are prompt {other}'s {other_name}"
+                    return f"{what}these are the {other_name}, not the {'keys' if name == 'k' else 'values'}"
+    return ""
+
+
+def _num_wrong_at_the_end(got: Tensor, right: Tensor) -> int:
+    """How many tokens, counted from the newest, are wrong, when those before them are right; 0: all, or by shape."""
+    if got.shape != right.shape:
+        return 0
+    wrong = [t for t in range(right.size(2)) if explain_tensor(got[:, :, t], right[:, :, t])]
+    newest = right.size(2) - wrong[0]
+    return newest if newest == len(wrong) else 0
+
+
+def equal_step(stage_class: type[Stage], model: Model, num_seqs: int, num_tokens: int) -> Callable[[], list[int]]:
+    """A decode step of so many sequences, each with a prompt of num_tokens: what it costs is easy to say."""
+    stage = stage_on_copy(stage_class, model, num_blocks=num_seqs * (2 + num_tokens // 64))
+    seqs = begin(stage, [[3 + i] * num_tokens for i in range(num_seqs)], SamplingParams())
+    return lambda: decode_step(stage, seqs)
+
+
+def step_ops(stage_class: type[Stage], model: Model, span: str, num_tokens: int = NUM_TOKENS) -> Counter[str]:
+    """aten ops inside the first such span of one decode step, of NUM_SEQS equal sequences."""
+    return count_ops(equal_step(stage_class, model, NUM_SEQS, num_tokens), span=span)
+
+
+def zeroed_tensors(ops: Counter[str]) -> int:
+    """zeros, zeros_like and new_zeros end in a zero_, full in a fill_, and on some devices a zero_ starts a fill_."""
+    return max(ops["aten::zero_"], ops["aten::fill_"])

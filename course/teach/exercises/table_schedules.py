@@ -1,0 +1,204 @@
+"""Sequences that come, grow, go and come back, and after each step the tables of a learner's stage: for 06.3, 10.3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from random import Random
+from typing import Any
+
+import torch
+
+from course.contract.broken_promises import count
+from roseinfer.models import Model
+from roseinfer.sequence import Sequence
+from roseinfer.stage import Stage
+
+from .drawn import draw
+from .wrong import Wrong
+
+NAMES = "ABCDE"
+BLOCK_SIZE, NUM_BLOCKS = 4, 16
+MOST_TOKENS = 12  # of a sequence that comes
+
+Call = tuple[str, str, int]  # "hold", a name, tokens; "free", a name, 0; "step" or "fail", the names of a batch, 0
+Hold = Callable[[Any, Sequence, int], None]
+Step = Callable[[Any, list[Sequence], str], None]
+
+
+# Calls as `schedule` reads them, and what is said when a table is wrong after them. One stage plays a whole list.
+CHANGES = [
+    [
+        ("A14 B3 C4 ABC", "on the first step"),
+        ("ABC", "on a step without a change"),
+        ("ABC", "when a sequence takes a new block (its list grows in place)"),
+        ("CAB", "when the batch comes in another order"),
+        ("CA", "when a sequence is left out"),
+        ("B", "when only one sequence is decoded"),
+        ("CA", "when the batch before last comes back"),
+        ("-A D17 CD", "when a new sequence takes a freed one's place and its blocks"),
+        ("!DC DC", "when an error ended the build before, and the step is repeated"),
+    ],
+    # The lesson's ABACBA: A comes back with as many blocks, the same last one, and another first one.
+    [
+        ("A14 B3 A", "on the first step"),
+        ("-A C3 -B A14 A", "when a sequence was freed and prefilled again into other blocks"),
+    ],
+]
+
+
+def require_tables(stage_class: type[Stage], model: Model) -> None:
+    """Raises Wrong when a table is wrong after some change of the batch, and says which."""
+    for changes in CHANGES:
+        stage = stage_class(model, num_blocks=16, block_size=8, max_num_seqs=4)
+        seqs = {name: Sequence([0]) for name in NAMES}
+        for calls, when in changes:
+            _play(stage, seqs, schedule(calls), when, _hold, _step)
+
+
+def _hold(stage: Any, seq: Sequence, num_tokens: int) -> None:
+    stage.tables.reserve({seq.seq_id: num_tokens})
+    seq.num_cached_tokens = num_tokens
+
+
+@torch.inference_mode()
+def _step(stage: Any, seqs: list[Sequence], when: str) -> None:
+    stage.tables.reserve({seq.seq_id: seq.num_cached_tokens + 1 for seq in seqs})
+    out = stage.tables_of(stage.host_buffer, seqs)
+    stage.build_block_tables(seqs, out)
+    for layer, table in enumerate(out.tolist()):
+        for i, seq in enumerate(seqs):
+            blocks = stage.tables.of(seq.seq_id, layer)
+            if table[i] != stage.padded_row(blocks):
+                got = table[i][: len(blocks)]
+                raise Wrong(f"{when}, row {i} of layer {layer} begins {got}; the blocks are {blocks}")
+    for seq in seqs:
+        seq.num_cached_tokens += 1
+
+
+@torch.inference_mode()
+def _fail_a_build(stage: Any, seqs: list[Sequence]) -> None:
+    """Build the tables of a batch whose rows cannot be made."""
+
+    def fail(blocks: list[int]) -> None:
+        raise MemoryError
+
+    stage.tables.reserve({seq.seq_id: stage.block_size * len(stage.tables.of(seq.seq_id, 0)) + 1 for seq in seqs})
+    stage.padded_row = fail
+    try:
+        stage.build_block_tables(seqs, stage.tables_of(stage.host_buffer, seqs))
+    except MemoryError:
+        pass  # what the next step finds is what counts
+    finally:
+        del stage.padded_row
+
+
+def play(
+    stage_class: type[Stage],
+    model: Model,
+    calls: tuple[Call, ...],
+    hold: Hold = _hold,
+    step: Step = _step,
+) -> None:
+    """Raises Wrong when a schedule ends with a wrong table.
+
+    hold(stage, seq, num_tokens) lets a sequence come; step(stage, seqs, when) builds the tables of a decode step and
+    compares them. Both as stages 06 to 09 do it, unless others are given.
+    """
+    stage = stage_class(model, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, max_num_seqs=len(NAMES))
+    seqs = {name: Sequence([0]) for name in NAMES}
+    _play(stage, seqs, calls, "after the last of these calls", hold, step)
+
+
+def _play(stage: Any, seqs: dict[str, Sequence], calls: tuple[Call, ...], when: str, hold: Hold, step: Step) -> None:
+    for kind, names, num_tokens in calls:
+        batch = [seqs[name] for name in names]
+        if kind == "hold":
+            hold(stage, batch[0], num_tokens)
+        elif kind == "free":
+            stage.free(batch[0])
+        elif kind == "fail":
+            _fail_a_build(stage, batch)
+        else:
+            step(stage, batch, when)
+
+
+def require_long_life(stage_class: type[Stage], model: Model, hold: Hold = _hold, step: Step = _step) -> None:
+    """Raises Wrong when a table is wrong in a long run, in which what a stage remembers a row by comes again: a hash of
+    8 bits, or a version number of 16.
+
+    hold, step: as for `play`.
+    """
+    stage = stage_class(model, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, max_num_seqs=len(NAMES))
+    seqs = {name: Sequence([0]) for name in NAMES}
+    _play(stage, seqs, _comes_and_goes(), "after thousands of sequences that came and went", hold, step)
+    _play(stage, seqs, schedule("A1 B9 AB"), "on a step", hold, step)
+    wraps_at = stage.tables.version(seqs["B"].seq_id) + 2**16
+    stage.free(seqs["B"])
+    elsewhere = seqs["C"].seq_id  # its table alone changes: no step computes it
+    stage.tables.reserve({elsewhere: 1})
+    while stage.tables.version(elsewhere) < wraps_at - 1:
+        stage.tables.free(elsewhere)
+        stage.tables.reserve({elsewhere: 1})
+    _play(stage, seqs, schedule("B9 AB"), "when a table has changed 65,536 times since a row was written", hold, step)
+
+
+@cache
+def _comes_and_goes() -> tuple[Call, ...]:
+    """Sequences come, are decoded alone and go, each while another one holds blocks: that shuffles the free ones."""
+    rng = Random(0)
+    calls: list[Call] = []
+    for _ in range(2_000):
+        one, other = rng.sample(NAMES, 2)
+        first, second = (rng.randint(1, MOST_TOKENS) for _ in range(2))
+        calls += schedule(f"{one}{first} {one} {other}{second} -{one} {other} -{other}")
+    return tuple(calls)
+
+
+def describe_schedule(*calls: Call) -> str:
+    said = {"hold": "hold {} with {}", "free": "free {}", "step": "step {}"}
+    shown = (said[kind].format(", ".join(names), count(tokens, "token")) for kind, names, tokens in calls)
+    return f"blocks of {BLOCK_SIZE} tokens: {'; '.join(shown)}"
+
+
+def schedule(text: str) -> tuple[Call, ...]:
+    """From "A12 AB !B -A": A comes with 12 tokens, A and B are decoded in one step, a step of B fails, A is freed."""
+    calls: list[Call] = []
+    for word in text.split():
+        if word.startswith("-"):
+            calls.append(("free", word[1], 0))
+        elif word.startswith("!"):
+            calls.append(("fail", word[1:], 0))
+        elif word.isalpha():
+            calls.append(("step", word, 0))
+        else:
+            calls.append(("hold", word[0], int(word[1:])))
+    return tuple(calls)
+
+
+def _draw_schedule(rng: Random) -> tuple[Call, ...]:
+    """Ends with a step, and makes many: sequences that are there are decoded in any order."""
+    held: list[str] = []
+    words = []
+    for _ in range(rng.randint(3, 14)):
+        absent = sorted(set(NAMES) - set(held))
+        kind = rng.choice(("hold", "free", "step", "step"))
+        if kind == "hold" and absent or not held:
+            held.append(rng.choice(absent))
+            words.append(f"{held[-1]}{rng.randint(1, MOST_TOKENS)}")
+        elif kind == "free" and len(held) > 1:
+            words.append(f"-{held.pop(rng.randrange(len(held)))}")
+        else:
+            words.append("".join(rng.sample(held, rng.randint(1, len(held)))))
+    return schedule(" ".join([*words, "".join(held)]))
+
+
+SCHEDULES = [
+    # A holds blocks 0, 1, 2; then it comes back with 0, 3, 2: as many, the same first and the same last.
+    schedule("A9 A -A B1 C1 D1 E1 -D -E -B A9 A"),
+    # And with 0, 2, 1: the same blocks in another order.
+    schedule("A9 A -A B1 C1 D1 -C -D -B A9 A"),
+    # And with 1, 0, 2 while B is decoded with it.
+    schedule("A9 E1 AE -A B1 C1 D1 -D -B -C A9 AE"),
+    *draw(_draw_schedule, 100),
+]

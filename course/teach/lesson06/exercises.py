@@ -1,0 +1,210 @@
+"""Checkers of lesson 06: rows at an edge, a search that finds unsound keys, and a step that builds nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import combinations, permutations
+from math import prod
+from random import Random
+from typing import Any
+
+from course.contract.broken_promises import count
+from roseinfer.bench.table_steps import TableBatch
+from roseinfer.models import Model
+from roseinfer.profiling import count_ops
+from roseinfer.stage import Stage
+
+from ..exercises.contract_check import require_contract
+from ..exercises.drawn import Comparison, Expected, draw, require_all
+from ..exercises.exercise import exercise, register
+from ..exercises.explain import explain_counts
+from ..exercises.stage_checks import require_stage, require_tokens
+from ..exercises.table_schedules import SCHEDULES, describe_schedule, play, require_long_life, require_tables
+from ..exercises.wrong import Wrong
+
+Blocks = list[int]
+
+
+# 06.1
+
+
+def _draw_step(rng: Random) -> tuple[int, list[int], int]:
+    size = rng.choice((1, 3, 4, 6, 10, 16, 64))
+    edges = (size, size + 1, 2 * size - 1, 2 * size, 3 * size)
+    return rng.randint(1, 12), [rng.choice((*edges, rng.randint(2, 9))) for _ in range(rng.randint(1, 8))], size
+
+
+# (layers, cached tokens of each sequence, block size)
+STEPS = [
+    (4, [10, 100], 64),
+    (4, [63, 64, 65], 64),
+    (3, [15, 16, 31, 32, 47], 16),
+    (12, [64] * 64, 64),
+    (2, [8, 6], 4),
+    (2, [4, 9], 6),
+    *draw(_draw_step),
+]
+ROW_MISTAKES = {
+    "that is every row, but rows whose blocks have not changed are kept": lambda num_layers, lengths, size: (
+        num_layers * len(lengths)
+    ),
+    "a block with one slot left still takes the new token": lambda num_layers, lengths, size: (
+        num_layers * sum((n + 1) % size == 0 for n in lengths)
+    ),
+    "those are sequences, and each of them has a row in every layer": lambda num_layers, lengths, size: sum(
+        n % size == 0 for n in lengths
+    ),
+    "the step builds rows for every sequence that needs a block, not for one": lambda num_layers, lengths, size: (
+        num_layers * any(n % size == 0 for n in lengths)
+    ),
+    "a block size need not be a power of two": lambda num_layers, lengths, size: (
+        num_layers * sum(n & (size - 1) == 0 for n in lengths)
+    ),
+}
+
+
+def _describe_step(num_layers: int, lengths: list[int], size: int) -> str:
+    shown = f"{len(lengths)} times {lengths[0]}" if len(lengths) > 8 else lengths
+    return f"{count(num_layers, 'layer')}, lengths {shown}, blocks of {size}"
+
+
+def _rows(num_layers: int, lengths: list[int], size: int) -> int:
+    return num_layers * sum(n % size == 0 for n in lengths)
+
+
+register("06.1", Comparison(STEPS, Expected(_rows, ROW_MISTAKES), _describe_step))
+
+
+# 06.2
+
+
+class RowCache:
+    """One sequence's table row, kept until key(blocks) changes."""
+
+    def __init__(self, key: Callable[[Blocks], Any]) -> None:
+        self._key = key
+        self._kept: tuple[Any, Blocks] | None = None
+
+    def row(self, blocks: Blocks) -> Blocks:
+        key = self._key(blocks)
+        if self._kept is None or self._kept[0] != key:
+            self._kept = key, list(blocks)
+        return list(self._kept[1])
+
+
+MOST_BLOCKS, IDS = 3, range(5)
+BLOCK_LISTS = [list(blocks) for n in range(1, MOST_BLOCKS + 1) for blocks in permutations(IDS, n)]
+NOT_RARE = 0.01  # of all pairs give a wrong row, so a search that draws pairs meets one
+
+Key = Callable[[Blocks], Any]
+PARTS: dict[str, Key] = {
+    "the length": len,
+    "the first id": lambda blocks: blocks[0],
+    "the last id": lambda blocks: blocks[-1],
+    "the first two ids": lambda blocks: blocks[:2],
+    "the last two ids": lambda blocks: blocks[-2:],
+    "every second id": lambda blocks: blocks[::2],
+    "the smallest id": min,
+    "the largest id": max,
+    "the sum of the ids": sum,
+    "the product of the ids": prod,
+    "the set of ids": set,
+    "the ids modulo 4": lambda blocks: [block % 4 for block in blocks],
+    "the ids as the digits of a number": lambda blocks: int("".join(map(str, blocks))),
+    "all ids": tuple,
+}
+
+
+def wrong_pairs(key: Key) -> list[tuple[Blocks, Blocks]]:
+    """List all pairs for which a cache with this key gives a wrong row; none when the key is sound."""
+    made = [(blocks, key(blocks)) for blocks in BLOCK_LISTS]
+    return [(one, other) for one, a in made for other, b in made if a == b and one != other]
+
+
+def _keys() -> dict[str, Key]:
+    """Make every part alone, the post's key, also with the first id, and 44 pairs of parts, 4 of them sound."""
+    keys = dict(PARTS)
+    keys["(length, last id), the post's"] = lambda blocks: (len(blocks), blocks[-1])
+    keys["the ids modulo 5"] = lambda blocks: [block % 5 for block in blocks]  # sound, as long as no id is 5
+    keys["(length, first id, last id)"] = lambda blocks: (len(blocks), blocks[0], blocks[-1])
+    together: dict[str, Callable[..., Any]] = {
+        f"{one} and {other}": lambda blocks, first=first, second=second: (first(blocks), second(blocks))
+        for (one, first), (other, second) in combinations(PARTS.items(), 2)
+    }
+    wrong = {name: len(wrong_pairs(key)) / len(BLOCK_LISTS) ** 2 for name, key in together.items()}
+    rng = Random(0)
+    for number, among in ((40, [n for n in wrong if wrong[n] > NOT_RARE]), (4, [n for n in wrong if not wrong[n]])):
+        keys |= {name: together[name] for name in sorted(rng.sample(among, number))}
+    return keys
+
+
+KEYS = _keys()
+
+
+@exercise("06.2")
+def unsound_key(answer: Callable[[Callable[[], RowCache]], tuple[Blocks, Blocks] | None]) -> None:
+    def judge(name: str) -> None:
+        found, pairs = answer(lambda: RowCache(KEYS[name])), wrong_pairs(KEYS[name])
+        if found is not None:
+            _require_wrong_row(KEYS[name], found)
+        elif pairs:
+            first, second = pairs[0]
+            raise Wrong(f"you found no pair, but row({first}) and then row({second}) is one")
+
+    require_all([(name,) for name in KEYS], judge, lambda name: f"key = {name}")
+
+
+def _require_wrong_row(key: Key, found: object) -> None:
+    """Raises Wrong unless `found` is a pair of block lists for which a cache with this key gives a wrong row."""
+    if not isinstance(found, (tuple, list)) or len(found) != 2:
+        raise Wrong(f"you return {found!r}, expected a pair of block lists or None")
+    first, second = (list(blocks) if isinstance(blocks, (list, tuple)) else blocks for blocks in found)
+    for blocks in (first, second):
+        if not isinstance(blocks, list) or not 1 <= len(blocks) <= MOST_BLOCKS or not set(blocks) <= set(IDS):
+            raise Wrong(
+                f"you return {blocks!r}, expected a list of 1 to {MOST_BLOCKS} ids from {IDS.start} to {IDS.stop - 1}"
+            )
+        if len(set(blocks)) != len(blocks):
+            raise Wrong(f"you return {blocks}, expected different ids: a sequence holds a block once")
+    cache = RowCache(key)
+    cache.row(first)
+    if cache.row(second) == second:
+        tuples = "; row returns a list, and a tuple never equals a list" if isinstance(found[1], tuple) else ""
+        raise Wrong(f"after row({first}), row({second}) is {second}, which is right{tuples}")
+
+
+# 06.3
+
+
+@exercise("06.3")
+def nothing_changed(answer: type[Stage], model: Model) -> None:
+    require_stage(answer, "BlockTableCache", "build_block_tables")
+    require_tables(answer, model)
+    require_all(SCHEDULES, lambda *calls: play(answer, model, calls), describe_schedule)
+    require_long_life(answer, model)
+    require_tokens(answer, model)
+    _require_idle(answer, model)
+    _require_kept_rows(answer, model)
+    require_contract(answer)
+
+
+def _require_idle(answer: type[Stage], model: Model) -> None:
+    """Raises Wrong when a step in which nothing changes builds a row or writes the buffer."""
+    batch = TableBatch(answer, model, num_seqs=4, room=64)
+    batch.admit([5] * 4)
+    batch.step()
+    if rows := batch.count_rows():
+        raise Wrong(f"the tables are right, but a step in which nothing changes builds {rows} rows, the budget is 0")
+    budget = dict.fromkeys(("aten::stack", "aten::cat", "aten::copy_"), 0)
+    if message := explain_counts(count_ops(batch.step), budget):
+        raise Wrong(f"a step in which nothing changes: {message}")
+
+
+def _require_kept_rows(answer: type[Stage], model: Model) -> None:
+    """Raises Wrong when one sequence's new block causes the others' rows to be built again."""
+    batch = TableBatch(answer, model, num_seqs=3, room=128)
+    batch.admit([5, 63, 7])
+    batch.step()
+    rows, budget = batch.count_rows(), model.config.num_layers
+    if rows > budget:
+        raise Wrong(f"one of 3 sequences takes a new block, and {rows} rows are built; the budget is {budget}")

@@ -1,0 +1,229 @@
+"""Checkers of lesson 07: merging two softmax states, what a split launch costs, and the learner's own kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from course.contract.broken_promises import count
+from roseinfer.kernels import triton_mode
+
+from ..exercises.drawn import Comparison, Expected, draw
+from ..exercises.exercise import exercise, register
+from ..exercises.explain import explain_tensor
+from ..exercises.tensor_checks import named_tensors, require_unchanged
+from ..exercises.wrong import Wrong
+from ..measure.kernel_loads import plain_function
+from .kernel_runs import BATCHED, require_batches, require_loads, require_trials
+
+State = tuple[Tensor, Tensor, Tensor]
+NAMES = ("top", "total", "acc")
+
+
+# 07.1
+
+# heads, D, tokens of the first state and of the second, scale of the scores, what is added to all, fp32 or fp64
+Merge = tuple[int, int, int, int, float, float, str]
+
+
+def _draw_merge(rng: Random) -> Merge:
+    one, other = (rng.choice((0, 1, rng.randint(2, 9))) for _ in range(2))
+    scale, shift = rng.choice(((1.0, 0.0), (1.0, 0.0), (300.0, 0.0), (1.0, -60.0), (1.0, 90.0)))
+    return rng.randint(1, 5), rng.randint(1, 6), one, other, scale, shift, rng.choice(("fp32", "fp32", "fp32", "fp64"))
+
+
+MERGES: list[Merge] = [
+    (1, 1, 1, 1, 1.0, 0.0, "fp32"),
+    (3, 4, 5, 7, 1.0, 0.0, "fp32"),
+    (3, 4, 5, 7, 300.0, 0.0, "fp32"),
+    (3, 4, 0, 7, 1.0, 0.0, "fp32"),
+    (3, 4, 5, 0, 1.0, 0.0, "fp32"),
+    (3, 4, 0, 0, 1.0, 0.0, "fp32"),
+    (2, 3, 3, 3, 1.0, -60.0, "fp32"),
+    (3, 2, 3, 3, 1.0, 0.0, "fp64"),
+    *draw(_draw_merge),
+]
+PLAIN_SUM = "that is the plain sum of both, but they were summed up against different tops"
+DIVIDED = "it is divided by total already; such a state cannot be merged again"
+
+
+def _states(heads: int, dim: int, one: int, other: int, scale: float, shift: float, dtype: str) -> tuple[State, ...]:
+    """Make the two states, and the right one of both parts together."""
+    generator = torch.Generator().manual_seed(10 * one + other)
+    like: dict[str, Any] = {"generator": generator, "dtype": {"fp32": torch.float32, "fp64": torch.float64}[dtype]}
+    scores = scale * torch.randn(heads, one + other, **like) + shift
+    values = torch.randn(one + other, dim, **like)
+    parts = zip(scores.split((one, other), 1), values.split((one, other)), strict=True)
+    return *(_state(*part) for part in parts), _state(scores, values)
+
+
+def _state(scores: Tensor, values: Tensor) -> State:
+    """Return top [H], total [H], acc [H, D] of scores [H, T] and values [T, D]; T may be 0."""
+    if not scores.size(1):
+        empty = scores.new_zeros(scores.size(0))
+        return empty - torch.inf, empty, scores.new_zeros(scores.size(0), values.size(1))
+    top = scores.amax(1)
+    weights = torch.exp(scores - top[:, None])
+    return top, weights.sum(1), weights @ values
+
+
+def _describe_merge(heads: int, dim: int, one: int, other: int, scale: float, shift: float, dtype: str) -> str:
+    scores = f"scores of about {scale:g}" + (f" around {shift:g}" if shift else "")
+    return f"states of {one} and of {other} tokens, H={heads}, D={dim}, {scores}, {dtype}"
+
+
+def _merge_with(answer: Callable[[State, State], State], *merge: Any) -> dict[str, Tensor]:
+    given, handed = _states(*merge)[:2], _states(*merge)[:2]
+    got = named_tensors(answer(*handed), *NAMES)
+    names = [f"{name} of the {which} state" for which in ("first", "second") for name in NAMES]
+    require_unchanged(sum(given, ()), sum(handed, ()), names, ": make new tensors, no += and no mul_")
+    return got
+
+
+def _merged(*merge: Any, part: int) -> Tensor:
+    return _states(*merge)[2][part]
+
+
+def _plain_sum(*merge: Any, part: int) -> Tensor:
+    one, other, _ = _states(*merge)
+    return one[part] + other[part]
+
+
+def _divided(*merge: Any) -> Tensor:
+    _, total, acc = _states(*merge)[2]
+    return acc / total[:, None]
+
+
+def _explain_part(got: object, want: Tensor) -> str | None:
+    message = explain_tensor(got, want)
+    if message and isinstance(got, Tensor) and got.shape == want.shape and got.isnan().any():
+        return f"{message}: did exp(-inf - -inf) come up, or exp of a score that is not shifted by the top?"
+    if message and isinstance(got, Tensor) and got.shape == want.shape and not got.isfinite().all():
+        return f"{message}: exp of a score that is not shifted by the top overflows"
+    return message
+
+
+MERGED = {
+    "top": Expected(partial(_merged, part=0), explain=_explain_part),
+    "total": Expected(partial(_merged, part=1), {PLAIN_SUM: partial(_plain_sum, part=1)}, _explain_part),
+    "acc": Expected(
+        partial(_merged, part=2), {PLAIN_SUM: partial(_plain_sum, part=2), DIVIDED: _divided}, _explain_part
+    ),
+}
+
+register("07.1", Comparison(MERGES, MERGED, _describe_merge, _merge_with))
+
+
+# 07.3
+
+
+def _draw_launch(rng: Random) -> tuple[list[int], int, int, int, int, int]:
+    tile = rng.choice((16, 32, 64, 128))
+    edges = (0, 1, tile - 1, tile, tile + 1, 3 * tile)
+    lengths = [rng.choice((*edges, rng.randint(1, 300))) for _ in range(rng.randint(1, 5))]
+    return lengths, rng.randint(1, 8), rng.choice((32, 64, 80, 96, 128)), tile, rng.choice((2, 4)), rng.randint(1, 6)
+
+
+# cached tokens of each sequence, KV heads, head_dim, tokens of a tile, bytes per value, parts of a sequence
+LAUNCHES = [
+    ([64], 1, 32, 16, 4, 1),
+    ([0], 1, 32, 16, 2, 1),
+    ([64], 1, 32, 16, 4, 2),
+    ([300, 64, 1, 130], 6, 32, 64, 4, 2),  # 5 tiles in 2 parts
+    ([0, 17, 16], 8, 128, 16, 2, 3),  # more parts than tiles
+    *draw(_draw_launch),
+]
+
+
+def _programs(lengths: list[int], heads: int, dim: int, tile: int, width: int, parts: int) -> int:
+    return len(lengths) * heads * parts
+
+
+def _most_tiles(lengths: list[int], heads: int, dim: int, tile: int, width: int, parts: int) -> int:
+    return -(-_longest_walk(lengths, heads, dim, tile) // parts)
+
+
+def _longest_walk(lengths: list[int], heads: int, dim: int, tile: int, *rest: int) -> int:
+    return -(-max(lengths) // tile)
+
+
+def _bytes(lengths: list[int], heads: int, dim: int, tile: int, width: int, *rest: int) -> int:
+    return sum(lengths) * 2 * heads * dim * width
+
+
+def _tiles_of_all(lengths: list[int], heads: int, dim: int, tile: int, *rest: int) -> int:
+    return sum(-(-n // tile) for n in lengths)
+
+
+PROGRAM_MISTAKES = {
+    "each part of a sequence has a program per KV head": lambda lengths, heads, *rest: len(lengths) * heads,
+    "each part of a sequence has programs for all of its KV heads": lambda lengths, *rest: len(lengths) * rest[-1],
+    "a sequence with nothing cached has its programs too": lambda lengths, heads, *rest: (
+        heads * rest[-1] * sum(n > 0 for n in lengths)
+    ),
+}
+TILE_MISTAKES = {
+    "that is a whole sequence; its tiles are shared by num_parts programs": _longest_walk,
+    "the last tile counts, full or not": lambda lengths, heads, dim, tile, width, parts: (
+        -(-(max(lengths) // tile) // parts)
+    ),
+    "some part has one tile more, when num_parts does not divide the tiles": lambda *case: (
+        _longest_walk(*case) // case[-1]
+    ),
+    "that is all sequences together; programs run side by side, so the longest counts": lambda *case: (
+        -(-_tiles_of_all(*case) // case[-1])
+    ),
+}
+BYTE_MISTAKES = {
+    "K and V are both loaded": lambda *case: _bytes(*case) // 2,
+    "those are values, not bytes": lambda *case: _bytes(*case) // case[4],
+    "a masked load reads nothing, so count cached tokens, not tiles": lambda lengths, heads, dim, tile, width, parts: (
+        _tiles_of_all(lengths, heads, dim, tile) * tile * 2 * heads * dim * width
+    ),
+    "here no sequence is padded to the longest one": lambda lengths, *rest: _bytes(
+        [max(lengths)] * len(lengths), *rest
+    ),
+    "that is one KV head": lambda *case: _bytes(*case) // case[1],
+    "each part loads its own tokens only, so parts add no loads": lambda *case: _bytes(*case) * case[-1],
+    "the new token's k and v do not come from the pool": lambda lengths, *rest: _bytes([n + 1 for n in lengths], *rest),
+    "masked dims are not read either: head_dim counts, not the power of two above it": (
+        lambda lengths, heads, dim, *rest: _bytes(lengths, heads, 1 << (dim - 1).bit_length(), *rest)
+    ),
+}
+
+COST = {
+    "programs": Expected(_programs, PROGRAM_MISTAKES),
+    "tiles": Expected(_most_tiles, TILE_MISTAKES),
+    "bytes": Expected(_bytes, BYTE_MISTAKES),
+}
+
+register(
+    "07.3",
+    Comparison(
+        LAUNCHES,
+        COST,
+        lambda lengths, heads, dim, tile, width, parts: (
+            f"lengths {lengths}, {count(heads, 'KV head')} of {dim}, tile {tile}, {width} bytes per value, "
+            f"{count(parts, 'part')}"
+        ),
+    ),
+)
+
+
+# 07.2
+
+
+@exercise("07.2", BATCHED)
+def own_kernel(answer: Any, launch: Callable[..., Tensor]) -> None:
+    function = plain_function(answer)
+    if function is answer:
+        raise Wrong("expected a Triton kernel: decorate the function with @triton_mode.jit")
+    require_trials(answer, launch)
+    require_batches(answer, launch)
+    if triton_mode.MODE == "interpret":
+        require_loads(answer, launch)

@@ -1,0 +1,89 @@
+"""walk_tasks: which thread serves which (sequence, KV head), with a slider over the number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+
+from course.display.grid import Grid
+from course.display.shapes import WIDTH, Cell, Frame, Panel
+from roseinfer.arguments import counted
+
+Task = tuple[int, int, int]  # sequence, KV head, cached tokens
+LABELS = 80  # pixels
+
+
+def walk_tasks(lengths: List[int], num_kv_heads: int, threads: List[int], split: int | None = None) -> Grid:
+    """Draw one row per thread, and one box per task, as wide as the tokens that it walks over. Colours are sequences.
+
+    The tasks are numbered sequence by sequence in one panel, and head by head, as in stage 09, in another. split: adds
+    a panel where a sequence with more cached tokens than that is several tasks per head, of at most that many tokens,
+    and where threads get runs of about equally many tokens, not tasks.
+    lengths: cached tokens of each sequence. threads: how many there are, a frame each.
+    """
+    orders = {order: numbered(lengths, num_kv_heads, order) for order in ("sequence by sequence", "head by head")}
+    by_tokens = f"head by head, split after {split} tokens, shared out by tokens"
+    if split is not None:
+        orders[by_tokens] = in_pieces(orders["head by head"], split)
+    frames, facts = [], [f"{len(lengths)} sequences with {list(lengths)} cached tokens, {num_kv_heads} KV heads"]
+    for count in threads:
+        runs_of = {
+            order: (shares_by_tokens if order == by_tokens else shares)(tasks, count) for order, tasks in orders.items()
+        }
+        scale = max(_tokens(run) for runs in runs_of.values() for run in runs)  # one for all panels
+        panels = []
+        for order, runs in runs_of.items():
+            longest = max(_tokens(run) for run in runs)
+            wait = f"{longest:,} tokens, {longest * count / (sum(lengths) * num_kv_heads):.2f} times an even share"
+            facts.append(f"{counted(count, 'thread')}, numbered {order}: the busiest walks over {wait}")
+            cells = [cell for thread, run in enumerate(runs) for cell in _boxes(thread, run)]
+            title, labels = f"Numbered {order}: all threads wait for {wait}.", [f"thread {i}" for i in range(count)]
+            panels.append(Panel(cells, title, labels, cell=((WIDTH - LABELS) / max(scale, 1), 20)))
+        frames.append(Frame(panels, counted(count, "thread")))
+    return Grid(frames, "\n".join(facts), "more threads")
+
+
+def numbered(lengths: List[int], num_kv_heads: int, order: str) -> list[Task]:
+    """The tasks in the order of their numbers."""
+    seqs, heads = range(len(lengths)), range(num_kv_heads)
+    if order == "head by head":
+        return [(seq, head, lengths[seq]) for head in heads for seq in seqs]
+    return [(seq, head, lengths[seq]) for seq in seqs for head in heads]
+
+
+def in_pieces(tasks: List[Task], most: int) -> list[Task]:
+    """The same tasks in the same order, each cut into pieces of at most `most` tokens."""
+    return [
+        (seq, head, min(most, tokens - start))
+        for seq, head, tokens in tasks
+        for start in range(0, max(tokens, 1), most)
+    ]
+
+
+def shares(tasks: List[Task], threads: int) -> list[list[Task]]:
+    """Share out tasks to threads as Numba's prange does: in runs, the first `tasks % threads` of them one longer."""
+    least, longer = divmod(len(tasks), threads)
+    starts = [i * least + min(i, longer) for i in range(threads + 1)]
+    return [list(tasks[start:stop]) for start, stop in zip(starts, starts[1:], strict=False)]
+
+
+def shares_by_tokens(tasks: List[Task], threads: int) -> list[list[Task]]:
+    """Share out tasks in runs of about equally many tokens. The middle of a task decides which thread gets it."""
+    runs: list[list[Task]] = [[] for _ in range(threads)]
+    total, before = max(_tokens(tasks), 1), 0
+    for task in tasks:
+        runs[min(int((before + task[2] / 2) * threads / total), threads - 1)].append(task)
+        before += task[2]
+    return runs
+
+
+def _tokens(run: List[Task]) -> int:
+    return sum(tokens for _, _, tokens in run)
+
+
+def _boxes(thread: int, run: List[Task]) -> list[Cell]:
+    boxes, start = [], 0
+    for seq, head, tokens in run:
+        tooltip = f"sequence {seq}, head {head}: {tokens} tokens"
+        boxes.append(Cell(thread, start, colour=seq, width=tokens, tooltip=tooltip))
+        start += tokens
+    return boxes

@@ -1,0 +1,320 @@
+"""Checkers of lesson 10: where a flat batch's tokens go, attention that writes first, and rows that are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from course.contract.broken_promises import count
+from roseinfer.kernels.flat_cases import FlatCase, flat_case
+from roseinfer.models import Model
+from roseinfer.sequence import Sequence
+from roseinfer.stage import Stage
+
+from ..exercises.attention_checks import DTYPES, explain_attention
+from ..exercises.contract_check import require_contract
+from ..exercises.drawn import Comparison, Expected, draw, inputs, require_all
+from ..exercises.exercise import exercise, register
+from ..exercises.stage_checks import require_stage, require_tokens
+from ..exercises.table_schedules import SCHEDULES, describe_schedule, play, require_long_life, schedule
+from ..exercises.tensor_checks import require_unchanged
+from ..exercises.wrong import Wrong
+
+# 10.1
+
+Flat = tuple[list[list[int]], list[int], list[int], int]  # block lists, cached tokens, new tokens, block size
+
+
+def _draw_flat(rng: Random) -> Flat:
+    size, num_seqs = rng.choice((1, 3, 4, 8, 16)), rng.randint(1, 4)
+    cached = [rng.choice((0, 1, size - 1, size, rng.randint(0, 2 * size))) for _ in range(num_seqs)]
+    new = [rng.choice((1, 1, 2, size + 1)) for _ in range(num_seqs)]
+    used = [-(-(c + n) // size) + rng.randint(0, 1) for c, n in zip(cached, new, strict=True)]
+    ids = iter(rng.sample(range(40), sum(used)) if sum(used) <= 40 else rng.sample(range(400), sum(used)))
+    return [[next(ids) for _ in range(n)] for n in used], cached, new, size
+
+
+FLAT_BATCHES: list[Flat] = [
+    ([[3]], [2], [1], 4),  # one new token
+    ([[2]], [0], [3], 4),  # a prompt
+    ([[5, 2]], [3], [3], 4),  # a chunk across an edge
+    ([[4], [1]], [1, 0], [1, 2], 4),
+    ([[4, 0], [1], [7, 3, 6]], [4, 0, 9], [1, 2, 3], 4),
+    *draw(_draw_flat),
+]
+
+
+def _each(cached: list[int], new: list[int]) -> list[tuple[int, int]]:
+    """(sequence, position) of each token of the flat batch."""
+    return [(i, c + j) for i, (c, n) in enumerate(zip(cached, new, strict=True)) for j in range(n)]
+
+
+def _per_token(rule: Callable[[list[int], int, int], int]) -> Callable[..., list[int]]:
+    """rule(the sequence's blocks, the token's position, block_size)."""
+    return lambda blocks, cached, new, size: [rule(blocks[i], position, size) for i, position in _each(cached, new)]
+
+
+def _starts(blocks: list[list[int]], cached: list[int], new: list[int], size: int) -> list[int]:
+    return [sum(new[:i]) for i in range(len(new) + 1)]
+
+
+POSITION_MISTAKES = {
+    "every sequence counts from 0: the cached tokens come before the new ones": (
+        lambda blocks, cached, new, size: [j for n in new for j in range(n)]
+    ),
+    "one too many: the first token of a sequence has position 0": _per_token(lambda row, position, size: position + 1),
+    "these are places in the flat batch, not in a sequence": lambda blocks, cached, new, size: list(range(sum(new))),
+}
+SLOT_MISTAKES = {
+    why: _per_token(rule)
+    for why, rule in {
+        "these are logical slots, as if a sequence began at the pool's first slot; its row names its blocks": (
+            lambda row, position, size: position
+        ),
+        "these are block ids: a slot is block * block_size + offset": lambda row, position, size: row[position // size],
+        "the block is missing, these are offsets in it": lambda row, position, size: position % size,
+        "every token of a sequence goes to its first block": (
+            lambda row, position, size: row[0] * size + position % size
+        ),
+        "a block holds block_size tokens: its first slot is block * block_size": (
+            lambda row, position, size: row[position // size] + position % size
+        ),
+    }.items()
+}
+START_MISTAKES = {
+    "the number of all tokens is missing at the end: without it the last sequence has no end": (
+        lambda blocks, cached, new, size: _starts(blocks, cached, new, size)[:-1]
+    ),
+    "the first sequence begins at 0": lambda blocks, cached, new, size: _starts(blocks, cached, new, size)[1:],
+    "these are lengths: query_start is their running sum": lambda blocks, cached, new, size: new,
+    "it counts new tokens only, not the cached ones": (
+        lambda blocks, cached, new, size: [sum(cached[:i]) + sum(new[:i]) for i in range(len(new) + 1)]
+    ),
+}
+
+
+FLAT = {
+    "positions": Expected(_per_token(lambda row, position, size: position), POSITION_MISTAKES),
+    "slot_mapping": Expected(
+        _per_token(lambda row, position, size: row[position // size] * size + position % size), SLOT_MISTAKES
+    ),
+    "query_start": Expected(_starts, START_MISTAKES),
+}
+register("10.1", Comparison(FLAT_BATCHES, FLAT, inputs("block_lists", "num_cached", "num_new", "block_size")))
+
+
+# 10.2
+
+# (cached, new) of each sequence, KV heads, query heads on each, head_dim, block size, dtype
+Written = tuple[list[tuple[int, int]], int, int, int, int, str]
+
+
+ATTEND_MISTAKES = {
+    "future": "a token of a prompt sees those after it: it may see only itself and those before it",
+    "top": "the causal mask begins at key 0: the first new token comes after all cached ones and sees them",
+    "self": "a token does not see itself: its key and value are in the pool already",
+    "scale": "the scores are not scaled: divide q.k by the square root of head_dim",
+    "head": "query head h reads KV head h // group, with group = H // H_kv; yours reads h % H_kv",
+    "one block": "only each sequence's first block is read: its row of the table names more",
+}
+
+
+def _draw_written(rng: Random) -> Written:
+    size, dtype = rng.choice((1, 3, 4, 8, 16)), rng.choice(("fp32", "fp32", "fp16", "bf16"))
+    edges = (0, 1, size - 1, size, size + 1)
+    sequences = [
+        (rng.choice((*edges, rng.randint(0, 30))), rng.choice((1, 1, 2, size, rng.randint(1, 20))))
+        for _ in range(rng.randint(1, 4))
+    ]
+    return sequences, rng.randint(1, 3), rng.randint(1, 3), rng.choice((2, 4, 6)), size, dtype
+
+
+WRITTEN: list[Written] = [
+    ([(0, 1)], 1, 1, 4, 8, "fp32"),
+    ([(3, 1)], 1, 1, 4, 8, "fp32"),  # a new token
+    ([(0, 3)], 1, 1, 4, 8, "fp32"),  # a prompt
+    ([(2, 3)], 1, 1, 4, 8, "fp32"),  # a chunk
+    ([(7, 1), (0, 9), (3, 4)], 2, 1, 4, 4, "fp32"),  # a mixture, over several blocks
+    ([(9, 2), (1, 1)], 2, 2, 4, 8, "fp32"),  # query heads that share KV heads
+    ([(9, 2)], 2, 2, 4, 8, "bf16"),
+    *draw(_draw_written),
+]
+
+
+def _case_of(
+    sequences: list[tuple[int, int]], num_kv_heads: int, group: int, head_dim: int, block_size: int, dtype: str
+) -> FlatCase:
+    return flat_case(
+        sequences, num_kv_heads=num_kv_heads, group=group, head_dim=head_dim, block_size=block_size, dtype=DTYPES[dtype]
+    )
+
+
+def _describe_written(
+    sequences: list[tuple[int, int]], heads: int, group: int, head_dim: int, block_size: int, dtype: str
+) -> str:
+    tokens = ", ".join(f"{cached} cached and {new} new" for cached, new in sequences)
+    return f"sequences with {tokens}; H={heads * group}, H_kv={heads}, D={head_dim}, blocks of {block_size}, {dtype}"
+
+
+def _attended(*case: Any, mistake: str = "") -> Tensor:
+    made = _case_of(*case)
+    return _plain(made, mistake).to(made.q.dtype)
+
+
+def _pool(*case: Any, name: str, source: str) -> Tensor:
+    """Return the pool of that name after the step. source: what is written to it, k or v."""
+    made = _case_of(*case)
+    return getattr(made._replace(**{name[0]: getattr(made, source)}).written(), name)
+
+
+def _expected_pool(name: str, right: str, wrong: str, why: str) -> Expected:
+    return Expected(
+        partial(_pool, name=name, source=right), {why: partial(_pool, name=name, source=wrong)}, _explain_pool
+    )
+
+
+def _run_on_case(answer: Callable[..., Tensor], *case: Any) -> dict[str, Tensor]:
+    given = _case_of(*case)
+    handed = given._replace(**{name: getattr(given, name).clone() for name in given._fields})
+    got = answer(*handed)
+    names = [name for name in given._fields if not name.endswith("_cache")]
+    require_unchanged([getattr(given, name) for name in names], [getattr(handed, name) for name in names], names)
+    return {"k_cache": handed.k_cache, "v_cache": handed.v_cache, "attention": got}
+
+
+def _explain_pool(got: Tensor, want: Tensor) -> str | None:
+    """Say how many slots are wrong, and which is the first; NaN is equal to NaN."""
+    same = torch.isclose(got.float(), want.float(), rtol=0.0, atol=0.0, equal_nan=True)
+    wrong = ~same.all(3).all(1)  # [num_blocks, block_size]
+    if not wrong.any():
+        return None
+    block, offset = wrong.nonzero()[0].tolist()
+    empty = "nothing is written there" if got[block, :, offset].isnan().all() else "other values are there"
+    return f"{count(int(wrong.sum()), 'slot')} wrong, the first in block {block}, offset {offset}: {empty}"
+
+
+def _explain_attention(got: object, want: Tensor) -> str | None:
+    no_token = (
+        "where no token is: after a sequence's context_lens[i] tokens, and in the slots of new tokens until they are "
+        "written"
+    )
+    return explain_attention(got, want, no_token)
+
+
+def _plain(case: FlatCase, mistake: str = "") -> Tensor:
+    """Attention sequence by sequence in fp64, [N, H, D]. mistake: one of ATTEND_MISTAKES, made on purpose."""
+    done = case.written()
+    num_kv_heads, head_dim = case.k.shape[1:]
+    head = torch.arange(case.q.size(1))
+    kv_head = head % num_kv_heads if mistake == "head" else head // (case.q.size(1) // num_kv_heads)
+    starts, out = case.query_start.tolist(), []
+    for i, length in enumerate(case.context_lens.tolist()):
+        table = case.block_tables[i, : -(-length // case.block_size)].long()
+        kept = min(length, case.block_size) if mistake == "one block" else length
+        keys, values = (
+            cache[table].double().transpose(0, 1).flatten(1, 2)[kv_head, :kept]  # [H, T, D]
+            for cache in (done.k_cache, done.v_cache)
+        )
+        queries = case.q[starts[i] : starts[i + 1]].double().transpose(0, 1)
+        position = torch.arange(queries.size(1)) + (0 if mistake == "top" else length - queries.size(1))
+        seen = torch.arange(kept) < position[:, None] + (0 if mistake == "self" else 1)
+        seen |= mistake == "future"
+        scores = queries @ keys.transpose(1, 2) * (1.0 if mistake == "scale" else head_dim**-0.5)
+        weights = scores.masked_fill(~seen, float("-inf")).softmax(-1).nan_to_num(0.0)  # NaN: a token that sees nothing
+        out.append((weights @ values).transpose(0, 1))
+    return torch.cat(out)
+
+
+WRITE_THEN_ATTEND = {
+    "k_cache": _expected_pool("k_cache", "k", "v", "these are the values: write k there"),
+    "v_cache": _expected_pool("v_cache", "v", "k", "these are the keys: write v there"),
+    "attention": Expected(
+        _attended,
+        {why: partial(_attended, mistake=mistake) for mistake, why in ATTEND_MISTAKES.items()},
+        _explain_attention,
+    ),
+}
+register("10.2", Comparison(WRITTEN, WRITE_THEN_ATTEND, _describe_written, call=_run_on_case))
+
+
+# 10.3
+
+
+@exercise("10.3")
+def kept_rows(answer: type[Stage], model: Model) -> None:
+    require_stage(answer, "OneTable", "write_tables")
+    _require_kept(answer, model)
+    _require_repeatable(answer, model)
+    require_all(COMINGS_AND_GOINGS, lambda *calls: play(answer, model, calls, _come, _step), describe_schedule)
+    require_long_life(answer, model, _come, _step)
+    require_tokens(answer, model)
+    require_contract(answer, without=DTYPES_APART)
+
+
+# A row holds block ids, whatever the dtype. Numba compiles attention for each dtype, which takes longer than all else.
+DTYPES_APART = ("Half precision",)
+# In row 1, which no prompt writes, A comes back with 1, 0, 2 for 0, 1, 2: as many, the same ones, the same last.
+COMINGS_AND_GOINGS = [schedule("A9 E1 EA -A B1 C1 D1 -D -B -C A9 EA"), *SCHEDULES]
+
+
+def _come(stage: Any, seq: Sequence, num_tokens: int) -> None:
+    """A prefill without a model: its prompt's inputs are written, and its tokens count as cached."""
+    seq.num_cached_tokens = 0
+    stage.tables.reserve({seq.seq_id: num_tokens})
+    stage.write_tables([seq], [num_tokens])
+    seq.num_cached_tokens = num_tokens
+
+
+def _step(stage: Any, seqs: list[Sequence], when: str) -> None:
+    """Write the inputs of a decode step. Its table must name each sequence's blocks."""
+    stage.tables.reserve({seq.seq_id: seq.num_cached_tokens + 1 for seq in seqs})
+    stage.write_tables(seqs, [1] * len(seqs))
+    for row, seq in enumerate(seqs):
+        blocks = stage.tables.of(seq.seq_id, 0)
+        got = stage.inputs_on_host["block_tables"][row, : len(blocks)].tolist()
+        if got != blocks:
+            raise Wrong(f"{when}, row {row} of the table begins with {got}, expected {blocks}, the sequence's blocks")
+        seq.num_cached_tokens += 1
+
+
+def _require_kept(answer: type[Stage], model: Model) -> None:
+    """Raise Wrong when a step writes rows whose content is right already."""
+    stage: Any = answer(model, num_blocks=16, block_size=4, max_num_seqs=4)
+    seqs = [Sequence([0]) for _ in range(3)]
+    for seq, num_tokens in zip(seqs, (4, 7, 1), strict=True):
+        _come(stage, seq, num_tokens)
+    if (rows := _rows_written(stage, seqs, "in the first step")) != len(seqs):
+        raise Wrong(
+            f"in the first step of {len(seqs)} sequences rows_built grows by {rows}, expected {len(seqs)}: "
+            "OneTable.write_row counts what it writes"
+        )
+    for when, batch, budget in (
+        ("a step where one of 3 sequences takes a block", seqs, 1),
+        ("a step where nothing changes", seqs, 0),
+        ("a step without the batch's last sequence", seqs[:2], 0),
+    ):
+        if (rows := _rows_written(stage, batch, f"in {when}")) > budget:
+            raise Wrong(f"{when} writes {count(rows, 'row')}, expected at most {budget}")
+
+
+def _require_repeatable(answer: type[Stage], model: Model) -> None:
+    """Raise Wrong when a row counts as written although an error came first."""
+    stage: Any = answer(model, num_blocks=16, block_size=4, max_num_seqs=4)
+    seq = Sequence([0])
+    _come(stage, seq, 4)
+    with patch.object(stage.tables, "of", side_effect=MemoryError), suppress(MemoryError):
+        _step(stage, [seq], "")
+    _step(stage, [seq], "when an error ended the step before, and it is repeated")
+
+
+def _rows_written(stage: Any, seqs: list[Sequence], when: str) -> int:
+    before = stage.rows_built
+    _step(stage, seqs, when)
+    return stage.rows_built - before

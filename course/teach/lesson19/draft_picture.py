@@ -1,0 +1,135 @@
+"""The picture of draw_drafts: the text as it grows, what was drafted in each step, and the steps that drafts save."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from tokenizers import Tokenizer
+
+from course.display.grid import Grid
+from course.display.shapes import CHAR, EDGE, WIDTH, Cell, Frame, Line, Panel
+from roseinfer.arguments import counted
+from roseinfer.display.chart import INK
+from roseinfer.display.figure import PALETTE
+
+PROMPT = Cell(0, 0, "prompt", EDGE, strength=0.25)
+EARLIER = Cell(0, 0, "earlier steps")
+ACCEPTED = Cell(0, 0, "drafted and accepted", PALETTE[2], outline=PALETTE[2])
+REJECTED = Cell(0, 0, "drafted and rejected: crossed out", PALETTE[3], outline=PALETTE[3], dashed=True)
+OWN = Cell(0, 0, "the model's own choice", outline=INK)
+LEGEND = (PROMPT, EARLIER, ACCEPTED, OWN, REJECTED)
+SIZE, ROW = 12, 24
+LETTER, SPACE = SIZE * CHAR, 9  # pixels
+MOST_PROMPT = 60  # tokens of a prompt that are shown, its last ones
+WIDEST_STEP, BESIDE_STEPS = 14, 230  # pixels: a step of one token, and what the texts beside all steps need
+
+
+@dataclass(frozen=True)
+class DraftStep:
+    """draft: the drafted ids. tokens: the ids that the sequence got."""
+
+    draft: tuple[int, ...]
+    tokens: tuple[int, ...]
+
+    @property
+    def num_accepted(self) -> int:
+        same = (a == b for a, b in zip(self.draft, self.tokens, strict=False))
+        return sum(accumulate(same, min))
+
+    @property
+    def rejected(self) -> tuple[int, ...]:
+        """Drafted tokens that the model did not choose. None where the text ended within the draft."""
+        return self.draft[self.num_accepted :] if len(self.tokens) > self.num_accepted else ()
+
+    @property
+    def is_mixed(self) -> bool:
+        return bool(self.rejected) and self.num_accepted > 0
+
+    def __str__(self) -> str:
+        if not self.draft:
+            return "nothing drafted, 1 token"
+        return f"{len(self.draft)} drafted, {self.num_accepted} accepted, {counted(len(self.tokens), 'token')}"
+
+
+def picture_of(steps: List[DraftStep], prompt_ids: List[int], tokenizer: Tokenizer) -> Grid:
+    """A frame for each step. steps: the first one is the prompt's, without a draft."""
+    num_tokens = sum(len(step.tokens) for step in steps)
+    drafted = sum(len(step.draft) for step in steps)
+    accepted = sum(step.num_accepted for step in steps)
+    texts = [_text_cells(steps[: number + 1], prompt_ids, tokenizer) for number in range(len(steps))]
+    bottom = max(cells[-1].row for cells in texts)
+    frames = []
+    for number, step in enumerate(steps):
+        panels = [
+            _text_panel(texts[number], bottom, len(prompt_ids)),
+            _steps_panel(steps[: number + 1], num_tokens),
+        ]
+        frames.append(Frame(panels, f"step {number}: {step if number else 'the prompt, 1 token'}"))
+    total = f"{counted(num_tokens, 'token')} in {counted(len(steps), 'step')}, {num_tokens} steps without drafts"
+    with_drafts = [f"step {number}: {step}" for number, step in enumerate(steps) if step.draft]
+    text = "\n".join([f"{total}; {accepted} of {drafted} drafted tokens accepted", *with_drafts])
+    still = max(range(len(steps)), key=lambda i: (steps[i].is_mixed, steps[i].num_accepted))
+    return Grid(frames, text, shown=still, legend=LEGEND)
+
+
+def readable(tokenizer: Tokenizer, token_id: int) -> str:
+    """A token as text: its spaces and line ends can be seen. A special token by its name."""
+    text: str = tokenizer.decode([token_id]) or tokenizer.id_to_token(token_id) or ""
+    return text.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥").replace("\r", "␍")
+
+
+def _text_cells(steps: List[DraftStep], prompt_ids: List[int], tokenizer: Tokenizer) -> list[Cell]:
+    """The text after the last of these steps, with the colours of that step; its rejected tokens come last, so that
+    nothing moves when they go."""
+    *earlier, now = steps
+    styled = [
+        *((token, PROMPT) for token in prompt_ids[-MOST_PROMPT:]),
+        *((token, EARLIER) for step in earlier for token in step.tokens),
+        *((token, ACCEPTED) for token in now.tokens[: now.num_accepted]),
+        *((token, OWN) for token in now.tokens[now.num_accepted :]),
+        *((token, REJECTED) for token in now.rejected),
+    ]
+    cells, row, x = [], 0, 0.0
+    for token, style in styled:
+        text = readable(tokenizer, token)
+        width = len(text) * LETTER + SPACE
+        if x + width > WIDTH:
+            row, x = row + 1, 0.0
+        cells.append(replace(style, row=row, column=x, text=text, width=width))
+        x += width
+    return cells
+
+
+def _text_panel(cells: list[Cell], bottom: float, num_prompt: int) -> Panel:
+    """bottom: the last row of all frames, so that nothing below moves."""
+    crosses = [
+        Line((cell.row + 0.46, cell.column + 2), (cell.row + 0.46, cell.column + cell.width - 4), INK)
+        for cell in cells
+        if cell.outline == REJECTED.outline
+    ]
+    cut = f", its last {MOST_PROMPT} of {num_prompt} tokens" if num_prompt > MOST_PROMPT else ""
+    space = Cell(bottom, 0, outline="none")
+    return Panel([*cells, space], f"the prompt{cut}, and what follows", cell=(1, ROW), size=SIZE, lines=crosses)
+
+
+def _steps_panel(steps: List[DraftStep], most: int) -> Panel:
+    """Above, each step as wide as its tokens; below, the same tokens one by one. most: tokens at the end."""
+    sizes = [len(step.tokens) for step in steps]
+    starts = list(accumulate(sizes, initial=0))
+    end = starts[-1]
+    pitch = min(WIDEST_STEP, (WIDTH - BESIDE_STEPS) / most)
+    cells = [_step_cell(start, size, pitch) for start, size in zip(starts, sizes, strict=False)]
+    cells += [Cell(1, start) for start in range(end)]
+    for row, count in enumerate((len(steps), end)):
+        cells.append(Cell(row, end + 0.5, counted(count, "step"), outline="none", width=90 / pitch))
+    title = f"{counted(sizes[-1], 'token')} in this step, {end} in all. Each box is a step; a number counts its tokens"
+    return Panel(cells, title, rows=("with drafts", "without"), cell=(pitch, 20), size=11)
+
+
+def _step_cell(start: int, size: int, pitch: float) -> Cell:
+    """Green where drafted tokens were accepted, with their number where there is room for it."""
+    if size == 1:
+        return Cell(0, start)
+    return Cell(0, start, size if size * pitch > 12 else "", ACCEPTED.colour, width=size)

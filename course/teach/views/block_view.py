@@ -1,0 +1,217 @@
+"""The pool of a recorded run behind a slider: owners, fills, takes and frees as a grid, and the block tables.
+
+block_view shows a Schedule. walk_blocks and walk_tables run a stage and show what was recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from course.display.grid import Grid
+from course.display.shapes import WIDTH, Cell, Frame, Panel
+from roseinfer.display.chart import INK
+from roseinfer.display.figure import PALETTE
+from roseinfer.sequence import SamplingParams
+from roseinfer.stage import Stage
+
+from ..measure.table_price import require_tables
+from .block_schedule import Held, Schedule, ScheduleStep, record_run
+
+TAKEN, WRITTEN = PALETTE[3], PALETTE[0]
+POOL_COLUMNS, MANY_COLUMNS, FEW_BLOCKS = 3, 6, 24  # of a pool beside its tables, and of one above them
+POOL_CELL, ENTRY = (120, 42), (26, 22)
+HISTORY_HEIGHT, TALLEST_ROW, LEAST_WITH_TEXT, WIDEST_STEP = 280, 16, 11, 17  # pixels
+
+
+def block_view(schedule: Schedule) -> Grid:
+    """A slider over the steps of `schedule` (from record_schedule, or Schedule.load), with a history of the pool.
+
+    text/plain: the owner of every block in every step. Raises ValueError for anything but a Schedule.
+    """
+    if not isinstance(schedule, Schedule):
+        raise ValueError(f"schedule must be a Schedule, as teach.record_schedule makes, got {schedule!r}")
+    stays = _stays(schedule)
+    frames = [
+        _frame(schedule, number, f"step {number}: {_title(step)}", [_history(schedule, stays, number)])
+        for number, step in enumerate(schedule.steps)
+    ]
+    return Grid(frames, describe(schedule), shown=_fullest(schedule.steps))
+
+
+def walk_blocks(stage: Stage, prompts: list[list[int]], max_tokens: list[int]) -> Grid:
+    """Run the prompts to their ends; one frame per step: one layer's pool, and who holds which blocks of it.
+
+    prompts[i] gets max_tokens[i] new tokens.
+    """
+    schedule = _recorded(stage, prompts, max_tokens)
+    steps = schedule.steps
+    frames = [_frame(schedule, number, f"step {number}: {_title(step)}") for number, step in enumerate(steps)]
+    fewest_free = schedule.num_blocks - max(step.num_blocks for step in steps)
+    facts = f"{sum(max_tokens)} tokens; blocks: {schedule.num_blocks}, fewest free {fewest_free}"
+    facts += f", used again {schedule.num_reused}, free at the end {stage.num_free_blocks}"
+    return Grid(frames, f"{len(frames)} frames: {facts}", shown=_fullest(steps))
+
+
+def walk_tables(stage: Stage, prompts: list[list[int]], max_tokens: list[int]) -> Grid:
+    """Run the prompts to their ends; one frame per decode step: one layer's pool, and its block table beside it.
+
+    stage: one that keeps its tables in `device_buffer`, such as BlockTable. The table of a frame is
+    read from there, so it is what attention was given. prompts[i] gets max_tokens[i] new tokens.
+    Raises ValueError for a stage without block tables.
+    """
+    require_tables("stage", type(stage))
+    schedule = _recorded(stage, prompts, max_tokens)
+    decodes = {number: step for number, step in enumerate(schedule.steps) if step.kind == "decode"}
+    frames = [_frame(schedule, number, f"decode step {i}") for i, number in enumerate(decodes)]
+    tables = [step.table for step in decodes.values()]
+    facts = f"largest table {max(map(len, tables))} x {max(len(table[0]) for table in tables)}; "
+    facts += (
+        f"of {schedule.num_blocks} blocks {schedule.num_reused} used again, {stage.num_free_blocks} free at the end"
+    )
+    shown = _fullest(list(decodes.values()))
+    return Grid(frames, f"{len(frames)} frames: {facts}", "decode step", shown)
+
+
+def _recorded(stage: Stage, prompts: list[list[int]], max_tokens: list[int]) -> Schedule:
+    return record_run(stage, prompts, [SamplingParams(max_tokens=n, ignore_eos=True) for n in max_tokens])
+
+
+def _fullest(steps: Sequence[ScheduleStep]) -> int:
+    """The step with the most blocks in use: the picture for those who only read."""
+    return max(range(len(steps)), key=lambda number: steps[number].num_blocks)
+
+
+def describe(schedule: Schedule) -> str:
+    """One line per step, one column per block: the owner, + where it took the block, ± where another had it."""
+    s = schedule
+    lines = [
+        f"{s.stage}: {s.num_blocks} blocks of {s.block_size} tokens, {len(s.prompt_lens)} sequences, "
+        f"at most {s.max_num_seqs} at once",
+        f"{'block':14}" + "".join(f"{block:4}" for block in range(s.num_blocks)),
+    ]
+    for number, step in enumerate(s.steps):
+        cells = ["." if owner is None else str(owner) for owner in s.owners(number)]
+        for block, before in s.taken(number).items():
+            cells[block] = f"{'+' if before is None else '±'}{cells[block]}"
+        freed = f"   frees {_list(step.freed)}" if step.freed else ""
+        lines.append(f"{number:3} {_title(step):10}{''.join(f'{cell:>4}' for cell in cells)}{freed}")
+    lines.append(
+        f"{len(s.steps)} steps; {max(step.num_blocks for step in s.steps)} blocks in use at most, {s.num_reused} taken "
+        f"that another had before, {s.num_blocks - s.steps[-1].num_kept} free at the end"
+    )
+    return "\n".join(lines)
+
+
+def _title(step: ScheduleStep) -> str:
+    return f"prefill {step.seqs[0]}" if step.kind == "prefill" else "decode"
+
+
+def _list(seqs: tuple[int, ...] | list[int]) -> str:
+    return ", ".join(map(str, seqs)) or "none"
+
+
+def _frame(schedule: Schedule, number: int, heading: str, more: Sequence[Panel] = ()) -> Frame:
+    step = schedule.steps[number]
+    started = {seq for earlier in schedule.steps[: number + 1] for seq in earlier.seqs}
+    waiting = [seq for seq in range(len(schedule.prompt_lens)) if seq not in started]
+    done = sorted({seq for earlier in schedule.steps[: number + 1] for seq in earlier.freed})
+    says = f"a token for: {_list(step.seqs)} · waiting: {_list(waiting)} · finished: {_list(done)}"
+    return Frame([_pool(schedule, number), _tables(schedule, step), *more], heading, says)
+
+
+def _pool(schedule: Schedule, number: int) -> Panel:
+    step = schedule.steps[number]
+    columns = POOL_COLUMNS if schedule.num_blocks <= FEW_BLOCKS else MANY_COLUMNS
+    taken, held_by = schedule.taken(number), {block: held for held in step.held for block in held.blocks}
+    cells = []
+    for block in range(schedule.num_blocks):
+        at = divmod(block, columns)
+        held = held_by.get(block)
+        cells.append(
+            _block(*at, block, held, step, taken, schedule.block_size) if held else Cell(*at, f"{block} · free")
+        )
+    title = f"The pool of one layer, {step.num_blocks} of {schedule.num_blocks} blocks in use"
+    return Panel(cells, title, cell=POOL_CELL, align="left")
+
+
+def _block(
+    row: int, column: int, block: int, held: Held, step: ScheduleStep, taken: dict[int, int | None], size: int
+) -> Cell:
+    tokens = min(size, max(0, held.num_tokens - held.blocks.index(block) * size))
+    outline, note = "", ""
+    if block in taken:
+        outline, note = TAKEN, "taken" if taken[block] is None else f"taken, was seq {taken[block]}'s"
+    elif _new_token(held, step, size) == (block, tokens - 1):
+        outline, note = WRITTEN, f"slot {tokens - 1} written"
+    is_freed = held.seq in step.freed
+    if is_freed:
+        outline, note = INK, "given back now"
+    text = f"{block} · seq {held.seq}: {tokens}/{size}"
+    return Cell(row, column, text, held.seq, note, outline, is_freed, filled=tokens / size)
+
+
+def _new_token(held: Held, step: ScheduleStep, block_size: int) -> tuple[int, int] | None:
+    """Block and slot of the token that a decode step has stored for a sequence."""
+    if step.kind != "decode" or held.seq not in step.seqs:
+        return None
+    index, slot = divmod(held.num_tokens - 1, block_size)
+    return held.blocks[index], slot
+
+
+def _tables(schedule: Schedule, step: ScheduleStep) -> Panel:
+    """What attention was given, where it was given a table; else the blocks that each sequence holds."""
+    rows = dict(zip(step.seqs, step.table, strict=True)) if step.table else {}
+    width = max(len(rows.get(held.seq, held.blocks)) for held in step.held)
+    title, lengths = "Block tables", "cached tokens"
+    if rows:
+        title = f"The block table as attention gets it, [{len(rows)}, {width}]; hatched: never used"
+        lengths = "context_lens"
+    cells = []
+    for row, held in enumerate(step.held):
+        for column, block in enumerate(rows.get(held.seq, held.blocks)):
+            is_own = column < len(held.blocks)
+            cells.append(Cell(row, column, block, held.seq if is_own else "", hatched=not is_own))
+        place = _new_token(held, step, schedule.block_size)
+        cells.append(Cell(row, width + 2, held.num_tokens - (held.seq in rows), outline="none"))
+        if place:
+            cells.append(Cell(row, width + 4, f"block {place[0]}, slot {place[1]}", width=5, outline="none"))
+    heads = [*range(width), "", "", lengths, *[""] * 3, "the new token" if step.kind == "decode" else ""]
+    return Panel(cells, title, [f"seq {held.seq}" for held in step.held], heads, cell=ENTRY)
+
+
+def _history(schedule: Schedule, stays: list[tuple[int, int, int, int]], number: int) -> Panel:
+    """One row per block, one column per step; a bar for each stay of a sequence in a block, with its number."""
+    height = min(TALLEST_ROW, HISTORY_HEIGHT / schedule.num_blocks)
+    step = min(WIDEST_STEP, (WIDTH - 40) / len(schedule.steps))
+    with_text = height >= LEAST_WITH_TEXT
+    cells = [
+        Cell(
+            block,
+            first,
+            seq if with_text else "",
+            seq,
+            width=last - first + 1,
+            outline="none",
+            tooltip=f"block {block}: sequence {seq}, steps {first} to {last}",
+        )
+        for block, first, last, seq in stays
+    ]
+    cells.append(Cell(0, number, height=schedule.num_blocks, outline=INK))
+    labels = range(schedule.num_blocks) if with_text else ()
+    title = f"Every block over all steps; the frame is step {number}"
+    return Panel(cells, title, labels, cell=(step, height), size=10)
+
+
+def _stays(schedule: Schedule) -> list[tuple[int, int, int, int]]:
+    """(block, first step, last step, sequence) of each stay."""
+    stays: list[tuple[int, int, int, int]] = []
+    running: dict[int, tuple[int, int]] = {}  # block -> sequence, first step
+    for number, step in enumerate(schedule.steps):
+        for held in step.held:
+            for block in held.blocks:
+                seq, first = running.setdefault(block, (held.seq, number))
+                if held.seq in step.freed:
+                    stays.append((block, first, number, seq))
+                    del running[block]
+    last = len(schedule.steps) - 1
+    return stays + [(block, first, last, seq) for block, (seq, first) in running.items()]

@@ -1,0 +1,44 @@
+"""draw_gather: blocks of one layer, beside the padded batch that a dense stage gathers from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+
+from course.display.grid import Grid
+from course.display.shapes import WIDTH, Cell, Frame, Panel, edge_ticks
+from roseinfer.sequence import Sequence
+from roseinfer.stage import Stage
+
+LABELS = 60  # pixels
+
+
+def draw_gather(stage: Stage, seqs: List[Sequence]) -> Grid:
+    """Left: blocks of the first layer. Right: the padded batch [B, H_kv, T, D] that a dense stage gathers from them.
+
+    A token is as wide on the left as on the right.
+    """
+    lengths, size = [seq.num_cached_tokens for seq in seqs], stage.block_size
+    longest = max(lengths)
+    width = -(-longest // size) * size
+    blocks, batch = [], []
+    for row, (seq, n) in enumerate(zip(seqs, lengths, strict=True)):
+        for j, block in enumerate(stage.tables.of(seq.seq_id, 0)):
+            filled = min(size, max(0, n - j * size)) / size
+            blocks.append(Cell(row, j * size, f"block {block}", row, filled=filled, width=size))
+        batch.append(Cell(row, 0, colour=row, width=n))
+        if n < longest:
+            batch.append(Cell(row, n, f"{longest - n} padding", hatched=True, width=longest - n))
+    labels = [f"seq {row}" for row in range(len(seqs))]
+    cell = (WIDTH - 2 * LABELS) / (width + longest), 36
+    kept = "layer 0: blocks, kept one by one"
+    gathered = f"gathered: one batch, padded to T = {longest}"
+    panels = [
+        Panel(blocks, kept, labels, ticks=edge_ticks(width), unit="token", cell=cell),
+        Panel(batch, gathered, labels, ticks=edge_ticks(longest), unit="token", cell=cell),
+    ]
+    padding = sum(longest - n for n in lengths)
+    return Grid(
+        [Frame(panels)],
+        f"Blocks of {len(seqs)} sequences with {lengths} cached tokens, gathered into a batch of "
+        f"{len(seqs)} x {longest}: {sum(lengths)} tokens of content and {padding} of padding.",
+    )

@@ -1,0 +1,59 @@
+"""What every stage promises, and the engine behind the first seam. A stage gets all of this by standing in LADDER."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from devices import CUDA
+
+from course.contract import PROMISES, Promise
+from course.contract.promises import choices as choice_promises
+from course.contract.promises import reuse as reuse_promises
+from course.contract.promises import tokens as token_promises
+from roseinfer.engine.as_stage import EngineStage
+from roseinfer.engine.decode_graphs import sizes_up_to
+from roseinfer.models import Model
+from roseinfer.stage import Stage
+from stages import LADDER
+
+pytestmark = pytest.mark.slow
+
+
+class EngineAsOnGPU(EngineStage):
+    """Decode steps filled up to few sizes, each captured when it first comes."""
+
+    name = "engine_as_on_gpu"
+
+    def __init__(self, model: Model, **sizes: int) -> None:
+        super().__init__(model, **sizes)
+        graphs = self.runner.graphs
+        graphs.sizes, graphs.capture_after = sizes_up_to(self.max_num_seqs), 1
+
+
+STAGES = [*LADDER, EngineStage, EngineAsOnGPU]
+
+
+@pytest.mark.parametrize("stage_class", STAGES, ids=lambda cls: cls.name)
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.name)
+def test_promise(stage_class: type[Stage], promise: Promise):
+    promise.check(stage_class, "cpu")
+
+
+# What a device can change. Blocks, errors, refusals and sizes are the host's, which is the same beside any device.
+DEVICE_PROMISES = {module.__name__ for module in (token_promises, choice_promises, reuse_promises)}
+ON_A_GPU = [promise for promise in PROMISES if promise.check.__module__ in DEVICE_PROMISES]
+
+
+@pytest.mark.parametrize("device", [CUDA])
+@pytest.mark.parametrize("stage_class", [*LADDER, EngineStage], ids=lambda cls: cls.name)
+@pytest.mark.parametrize("promise", ON_A_GPU, ids=lambda promise: promise.name)
+def test_promise_on_a_gpu(stage_class: type[Stage], promise: Promise, device: str):
+    """Tokens, half precision, graphs and overlap of every stage, on tensors of that device."""
+    if reason := stage_class.why_untimed(torch.device(device)):
+        pytest.skip(reason)
+    promise.check(stage_class, device)
+
+
+@pytest.mark.parametrize("stage_class", LADDER, ids=lambda cls: cls.name)
+def test_is_named_after_its_module(stage_class: type[Stage]):
+    assert stage_class.__module__ == f"stages.{stage_class.name}"

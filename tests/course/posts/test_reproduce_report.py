@@ -1,0 +1,340 @@
+"""The reproduction's report as tables, Markdown, HTML and JSON."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from dataclasses import asdict, replace
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jinja2 import UndefinedError
+from made_up import (
+    BAD_REPORT,
+    COMMAND,
+    COMPUTED,
+    DIFFERENT_FACT,
+    EQUAL_FACT,
+    EXPLAINED_FACT,
+    IMAGES,
+    INFERRED,
+    PNG,
+    REPORT,
+    SEEN,
+    STATED,
+    with_facts,
+)
+
+from course.posts.data import Source
+from course.posts.report import Fact, Grid, Time, judge
+from course.posts.report.content import change, change_verdict
+from course.posts.report.page import to_page
+from course.posts.report.tables import MARKS, different_table, facts_table, grid_table, marks, notes, times_table
+from course.posts.report.template import to_markdown, written
+from course.posts.report.terminal import summary
+from roseinfer.display.text_table import TextTable
+
+# Figures
+
+
+def test_a_rate_is_measured_against_its_floor_the_other_way_round():
+    assert Time("", "tok/s", None, 50.0, floor=200.0).of_floor == 0.25
+    assert Time("", "GB/s", None, 50.0, floor=200.0).of_floor == 0.25
+    assert Time("", "ms", None, 200.0, floor=50.0).of_floor == 0.25
+    assert Time("", "ms/step", None, 200.0, floor=50.0).of_floor == 0.25  # a time, although it has "/s" in it
+    assert Time("", "ms", None, 200.0).of_floor is None
+    assert Time("", "ms", None, None, floor=50.0).of_floor is None
+
+
+# Tables
+
+
+def test_facts_are_verbatim_and_why_is_there_only_where_something_is_explained():
+    table = facts_table([EQUAL_FACT, EXPLAINED_FACT])
+    assert table.names == ["what", "post", "here", "verdict", "why"]
+    assert table.rows == [
+        ["aten::copy_", "192", "192", "equal", ""],
+        ["aten::slice", "1,536", "384", "explained", "torch 2.13: no slice for `:`"],
+    ]
+    assert facts_table([EQUAL_FACT]).names == ["what", "post", "here", "verdict"]
+
+
+def test_times_stand_beside_the_posts_with_ratio_and_floor():
+    with_floor, without = (times_table(section.times) for section in REPORT.sections[1:3])
+    assert with_floor.names == ["what", "unit", "post", "here", "here ÷ post", "floor", "of floor"]
+    assert with_floor.rows == [
+        ["completion", "tok/s", "408.43", "61.17", "0.150", "244.7", "25.0%"],
+        ["step", "ms", "12.463", "61.33", "4.92", "15.33", "25.0%"],
+        ["TPOT", "ms", "15.32", "–", "–", "–", "–"],
+    ]
+    assert without.rows == [["TTFT", "ms", "–", "2.500", "–"]]
+    assert without.right == [False, False, True, True, True]
+
+
+def test_a_column_is_one_of_numbers_only_if_all_its_values_are():
+    rows = grid_table(REPORT.sections[-1].grids[0])
+    assert rows.right == [False, True, True]
+    assert rows.rows == [["x", "28,672", "0.9375"], ["y", "–", "1"]]
+    different = different_table(BAD_REPORT.different)
+    assert different.rows == [["Rebuilds", "a|b <rows>", "x & y", "768", "not explained: the rule (one table) gives 0"]]
+    assert different.right == [False, False, False, True, False]
+
+
+def test_what_the_post_does_not_state_has_a_mark_and_a_note():
+    facts = [
+        judge("stated", 56, 56, source=STATED),
+        judge("seen", 224, 0, rule=0, why="one call", source=SEEN),
+        judge("also seen", 0, 4, rule=4, why="one call", source=SEEN),
+        judge("computed", 1448, 1448, source=COMPUTED),
+    ]
+    table = facts_table(facts)
+    assert [row[1] for row in table.rows] == ["56", "224 †", "0 †", "1,448 ‡"]
+    assert table.right == [False, True, True, False, False]
+    assert notes(facts) == [
+        "† seen in its public repository: engine.py, <append>",
+        "‡ computed: 28 layers x 8",
+    ]
+
+
+def test_times_are_marked_too_and_a_missing_one_is_not():
+    times = [Time("a", "ms", 0.5, 1.0, source=COMPUTED), Time("b", "ms", None, 1.0, source=INFERRED)]
+    assert [row[2] for row in times_table(times).rows] == ["0.5 †", "–"]
+    assert notes(times) == ["† computed: 28 layers x 8"]
+
+
+def test_there_are_marks_enough():
+    sources = [Source("computed", str(i)) for i in range(2 * len(MARKS) + 1)]
+    of = marks([Time("", "ms", 1.0, 1.0, source=source) for source in sources])
+    assert list(of) == sources and len(set(of.values())) == len(sources)
+
+
+def test_a_different_fact_says_at_once_what_its_value_is():
+    fact = judge("copies", 448, 7, rule=0, why="one call", source=SEEN)
+    assert different_table([("Writes", fact)]).rows[0][2] == "448 (seen in its public repository)"
+    times = [Time("a", "ms", 1.5, 1, source=SEEN)]
+    report = replace(
+        REPORT, sections=[written("## Writes\n\n{{ facts }}\n\n{{ times }}", {"facts": [fact], "times": times})]
+    )
+    said = summary(report).splitlines()
+    assert "DIFFERENT: Writes: copies: post 448 (seen in its public repository), here 7; " in said[2]
+    assert f"† {SEEN}" in said
+
+
+def test_a_single_run_has_no_spread_and_shows_no_change():
+    grid = Grid.of_runs("stage", {"s02": [61.89], "s03": [50.0, 60.0, 58.0], "s04": []}, decimals=1)
+    assert grid_table(grid).rows == [["s02", "1", "61.9", "–", "–"], ["s03", "3", "58", "50", "60"]]
+    assert change([61.89], [55.92]) is None and change_verdict([61.89], [55.92]) == "one run"
+    assert change([61.89, 60.0], [55.92]) is None
+
+
+@pytest.mark.parametrize(
+    ("after", "shown", "verdict"),
+    [
+        ([21.0, 22.0, 23.0], "+100.0%", "higher in 3 of 3 runs"),
+        ([5.0, 5.5, 6.0], "-50.0%", "lower in 3 of 3 runs"),
+        ([12.0, 11.5, 13.0], "+9.1%", "ranges overlap"),
+    ],
+)
+def test_what_runs_show_of_a_change(after, shown, verdict):
+    before = [10.0, 11.0, 12.0]
+    assert (change(before, after), change_verdict(before, after)) == (shown, verdict)
+
+
+# Markdown
+
+
+MARKDOWN = to_markdown(BAD_REPORT, COMMAND)
+
+
+def test_the_order_of_the_parts():
+    lines = MARKDOWN.splitlines()
+    assert [line.lstrip("# ") for line in lines if re.match("#{1,2} ", line)] == [
+        "Post 000 reproduced: Performance",
+        "The post",
+        "Here",
+        "Verdicts",
+        "Ops of `append_token`",
+        "Times",
+        "No floors",
+        "A grid",
+        "Rebuilds",
+        "Not run here, and what it needs",
+    ]
+    assert "never judged" in MARKDOWN.split("\n\n")[-1]
+
+
+def test_markdown_of_a_report():
+    lines = MARKDOWN.splitlines()
+    assert lines[0] == "# Post 000 reproduced: Performance"
+    for line in (
+        r"- Model: GPT-2 \<small> (inferred: a file's name)",
+        "- Machine: a GPU",
+        "- torch: not stated",
+        "- Command: `run *it*`",
+        "- Device: a CPU",
+        "- Versions: python 3.11.7, torch 2.13.0",
+        "- Commit: 571cbb6-dirty",
+        "- Date: 2026-01-31 23:59 UTC",
+        "- Arguments: `device=cpu`, `quick=False`",
+        f"- Run again: `{COMMAND}`",
+        "**1 equal, 1 explained, 1 different.**",
+        "| what | post | here | verdict | why |",
+        "| --- | ---: | ---: | --- | --- |",
+        r"| aten::copy\_ | 192 | 192 | equal |  |",
+        r"| a\|b \<rows> | x & y | 768 | **different** | not explained: the rule (one table) gives 0 |",
+        "| step | ms | 12.463 | 61.33 | 4.92 | 15.33 | 25.0% |",
+        '*Picture, in the HTML page: bars of "both" \\<spans>*',
+        "(no rows)",
+        "| device spans | an NVIDIA GPU |",
+    ):
+        assert line in lines, line
+
+
+def filled(text, template="{{ text }}"):
+    """A paragraph of a report."""
+    return written(f"## A title\n\n{template}", {"text": text}).markdown.removeprefix("## A title\n\n")
+
+
+def test_what_a_template_names_and_is_not_measured_is_an_error():
+    with pytest.raises(UndefinedError, match="'text_of_it' is undefined"):
+        filled("one", "{{ text_of_it }}")
+
+
+def test_a_paragraph_starts_nothing_else():
+    assert [filled(text) for text in ("# one", "1. one", "- one")] == ["\\# one", "1\\. one", "\\- one"]
+    assert [filled(text) for text in ("-2.3%", "1.5", "+1")] == ["-2.3%", "1.5", "+1"]
+
+
+def test_a_fence_is_longer_than_what_it_holds():
+    assert filled("a ``` b", "{{ text | fenced }}") == "````\na ``` b\n````"
+
+
+# HTML
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, and the text of every table's cells."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.rows, self.in_cell = [], [], False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag == "tr":
+            self.rows.append([])
+        self.in_cell = self.in_cell or tag in ("td", "th")
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag):
+        self.in_cell = self.in_cell and tag not in ("td", "th")
+
+    def handle_data(self, data):
+        if self.in_cell:
+            self.rows[-1][-1] += data
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+@pytest.fixture(scope="module")
+def page():
+    return Page(to_page(MARKDOWN, "Post <000>", IMAGES))
+
+
+def test_the_page_needs_nothing_else(page):
+    links = [value for _, attributes in page.elements for name, value in attributes.items() if name in ("href", "src")]
+    assert links and all(link.startswith(("#", "data:image/png;base64,")) for link in links)
+    assert {tag for tag, _ in page.elements}.isdisjoint({"script", "link", "iframe"})
+    (policy,) = [meta for meta in page.all("meta") if meta.get("http-equiv") == "Content-Security-Policy"]
+    assert policy["content"].startswith("default-src 'none'")
+    text = to_page(MARKDOWN, "", IMAGES)
+    assert "url(" not in text and "@import" not in text and "://" not in text
+
+
+def test_the_page_shows_text_as_it_is(page):
+    assert ["a|b <rows>", "x & y", "768", "different", "not explained: the rule (one table) gives 0"] in page.rows
+    assert ["aten::slice", "1,536", "384", "explained", "torch 2.13: no slice for :"] in page.rows
+    assert {tag for tag, _ in page.elements}.isdisjoint({"rows", "small", "spans"})
+    assert "<p>(no rows)</p>" in to_page(MARKDOWN, "", IMAGES)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.text("ab_*~$|[]<>&;#\\! .()1-+:/'\"=^", min_size=1).map(str.strip).filter(bool))
+def test_no_text_is_taken_for_markdown(text):
+    shown = Page(to_page(f"{filled(text)}\n\n{TextTable.of(['text'], [(text,)]).markdown()}\n", ""))
+    assert shown.rows == [["text"], [text]]
+    assert {tag for tag, _ in shown.elements}.isdisjoint({"em", "strong", "a", "code", "dl", "h1", "pre", "del", "hr"})
+
+
+def test_verdicts_are_words_with_a_class(page):
+    classes = [attributes.get("class") for attributes in page.all("span")]
+    assert [name for name in classes if name not in (None, "flag")] == [
+        "equal",
+        "explained",
+        "different",  # the bar of the summary
+        "equal",
+        "explained",
+        "different",  # the facts
+    ]
+    assert [li["class"] for li in page.all("li") if "class" in li] == ["equal", "explained", "different"]
+    none = Page(to_page(to_markdown(REPORT, COMMAND), "", IMAGES))
+    assert [li["class"] for li in none.all("li") if "class" in li] == ["equal", "explained", "different none"]
+
+
+def test_tables_have_names(page):
+    assert [region["aria-label"] for region in page.all("div") if "aria-label" in region] == [
+        "What is different",
+        "Exact facts",
+        "Times",
+        "Times",
+        "Nothing",
+        "Rows",
+        "Exact facts",
+        "Table",
+    ]
+
+
+def test_every_part_is_linked_to(page):
+    targets = [a["href"].removeprefix("#") for a in page.all("a")]
+    assert targets == [heading["id"] for heading in page.all("h2")] and len(set(targets)) == 9
+
+
+def test_long_names_may_break_between_their_parts():
+    fact = judge("roseinfer.decode_step_sessions.total, aten::copy_", 3, 3)
+    page = to_page(to_markdown(replace(REPORT, sections=[with_facts("Spans", fact)]), COMMAND), "")
+    name = "roseinfer.<wbr>decode_<wbr>step_<wbr>sessions.<wbr>total, aten::<wbr>copy_"
+    assert f'<td class="text">{name}</td>' in page
+    assert [fact.what, "3", "3", "equal"] in Page(page).rows
+
+
+def test_a_note_is_set_apart():
+    report = replace(REPORT, sections=[with_facts("Writes", judge("copies", 448, 448, source=SEEN))])
+    page = to_page(to_markdown(report, COMMAND), "")
+    assert '<p class="note">† seen in its public repository: engine.py, &lt;append&gt;</p>' in page
+
+
+def test_a_picture_lies_in_the_page_with_its_words(page):
+    (image,) = page.all("img")
+    assert image["alt"] == 'bars of "both" <spans>'
+    assert base64.b64decode(image["src"].split(",")[1]) == PNG
+
+
+# JSON
+
+
+def test_json_holds_what_was_measured():
+    data = json.loads(BAD_REPORT.to_json())
+    expected = json.loads(
+        json.dumps(asdict(replace(BAD_REPORT, sections=[replace(s, images=()) for s in BAD_REPORT.sections])))
+    )
+    for section in expected["sections"]:
+        assert section.pop("images") == [] and section.pop("markdown").startswith("## ")
+    assert data == expected | {"verdicts": {"equal": 1, "explained": 1, "different": 1}}
+    assert data["sections"][0]["samples"] == {"runs": [0.1, 0.25]}
+    assert Fact(**data["sections"][-1]["facts"][0]) == DIFFERENT_FACT

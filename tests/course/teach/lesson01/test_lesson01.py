@@ -1,0 +1,138 @@
+"""Lesson 01: wrong answers to its exercises are told what is wrong, and unusual right ones pass."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import torch
+from wrong_answers import right_answers, wrong_answers
+
+from course.teach.lesson01.exercises import naive_gather_ops
+
+# 01.2
+
+
+test_wrong_counts_of_the_gather = wrong_answers(
+    "01.2",
+    {
+        "a list": (lambda num_layers, lengths: [1], "expected a dict with the keys 'zeros', 'zeros_like', "),
+        "one op forgotten": (lambda num_layers, lengths: {"zeros": 1, "cat": 1}, "got {'zeros': 1, 'cat': 1}"),
+        "12 layers, and no copies": (
+            lambda num_layers, lengths: naive_gather_ops(12, lengths) | {"copy_": 0},
+            "num_layers=1, lengths=[1]: zeros: you return 12, expected 1: you count 12 layers",
+        ),
+    },
+)
+
+
+# 01.1
+
+
+def joined(blocks, n):
+    return torch.cat(blocks, dim=1)[:, :n]
+
+
+def takes_blocks_off(blocks, n):
+    parts = []
+    while blocks:
+        parts.append(blocks.pop(0))
+    return joined(parts, n).unsqueeze(0)
+
+
+def clears_the_rest(blocks, n):
+    blocks[-1][:, (n - 1) % 64 + 1 :] = 0
+    return joined(blocks, n).unsqueeze(0)
+
+
+def in_single_precision(blocks, n):
+    out = torch.zeros(1, blocks[0].size(0), n, blocks[0].size(2))
+    for i, block in enumerate(blocks):
+        out[0, :, 64 * i : 64 * i + 64] = block[:, : n - 64 * i]
+    return out
+
+
+test_a_wrong_gather = wrong_answers(
+    "01.1",
+    {
+        "no leading dimension": (joined, "shape (2, 2, 2), expected (1, 2, 2, 2): values right, only dimensions of"),
+        "heads and tokens swapped": (
+            lambda blocks, n: joined(blocks, n).transpose(0, 1)[None],
+            "values right after permute(0, 2, 1, 3)",
+        ),
+        "n % 64 slots of the last": (
+            lambda b, n: torch.cat([*b[:-1], b[-1][:, : n % 64]], dim=1)[None],
+            "num_tokens=64, 1 × [3, 64, 2] in float32: shape (1, 3, 0, 2), expected (1, 3, 64, 2)",
+        ),
+        "fp16": (lambda blocks, n: joined(blocks, n)[None].half(), "dtype float16, expected float32"),
+        "fp32 whatever the blocks hold": (
+            in_single_precision,
+            "num_tokens=64, 1 × [3, 64, 2] in float16: dtype float32, expected float16",
+        ),
+        "blocks taken off the list": (takes_blocks_off, "blocks has changed: it is the cache"),
+        "the cache written to": (clears_the_rest, "blocks has changed: it is the cache"),
+    },
+)
+
+
+# Right answers.
+
+
+def counted_line_by_line(num_layers, lengths):
+    found = dict.fromkeys(("zeros", "zeros_like", "copy_", "cat"), 0)
+    for _ in range(num_layers):
+        for n in lengths:
+            found["zeros"] += 1
+            found["zeros_like"] += 1
+            for _ in range(0, n, 64):
+                found["copy_"] += 2
+            if n < max(lengths):
+                found["zeros"] += 2
+                found["cat"] += 2
+        found["cat"] += 2
+    return found
+
+
+def counted_by_numpy(num_layers, lengths):
+    lengths = np.array(lengths)
+    shorter = np.count_nonzero(lengths < lengths.max())
+    of_a_layer = {
+        "cat": 2 * shorter + 2,
+        "copy_": 2 * np.ceil(lengths / 64).sum(),
+        "zeros_like": lengths.size,
+        "zeros": lengths.size + 2 * shorter,
+    }
+    return Counter({op: num_layers * n for op, n in of_a_layer.items()})
+
+
+test_right_counts_of_the_gather = right_answers(
+    "01.2",
+    {
+        "line by line": counted_line_by_line,
+        "NumPy's numbers in a Counter": counted_by_numpy,
+        "tensors": lambda *case: {op: torch.tensor(n) for op, n in naive_gather_ops(*case).items()},
+    },
+)
+
+
+def token_by_token(blocks, n):
+    tokens = [blocks[token // 64][:, token % 64] for token in range(n)]
+    return torch.stack(tokens, dim=1).unsqueeze(0)
+
+
+def written_into_an_empty_tensor(blocks, n):
+    out = blocks[0].new_empty((1, blocks[0].shape[0], n, blocks[0].shape[2]))
+    for start in range(0, n, 64):
+        out[0, :, start : start + 64] = blocks[start // 64][:, : n - start]
+    return out
+
+
+test_a_right_gather = right_answers(
+    "01.1",
+    {
+        "the rest cut before": lambda b, n: torch.cat([*b[:-1], b[-1][:, : (n - 1) % 64 + 1]], dim=1)[None],
+        "token by token": token_by_token,
+        "into an empty tensor": written_into_an_empty_tensor,
+        "as one long row of slots": lambda b, n: torch.stack(b, 1).flatten(1, 2).narrow(1, 0, n).unsqueeze(0),
+    },
+)

@@ -1,0 +1,50 @@
+"""Lesson 05: its walk, picture and price say exact facts."""
+
+from __future__ import annotations
+
+import pytest
+
+from course.teach import draw_block_walk, table_price, walk_tables
+from roseinfer.generate import begin, decode_step
+from roseinfer.sequence import SamplingParams
+from stages import BlockTable, VectorizedGather
+
+
+def test_the_walk_shows_the_table_that_attention_was_given(small):
+    stage = BlockTable(small, num_blocks=6, block_size=4, max_num_seqs=2)
+    walk = walk_tables(stage, [[5] * 6, [6] * 2, [7] * 5], [4, 3, 3])
+    assert repr(walk) == "4 frames: largest table 2 x 3; of 6 blocks 1 used again, 6 free at the end"
+    assert len(repr(walk)) <= 110
+    first, last = walk.texts(0), walk.texts(3)
+    assert any("waiting: 2" in text for text in first) and any("finished: 0, 1, 2" in text for text in last)
+    assert "block 1, slot 2" in first  # seq 0's token at position 6
+    assert "2 · seq 1: 3/4" in first
+
+
+def test_the_picture_tells_each_walk(small):
+    stage = BlockTable(small, num_blocks=6, block_size=4)
+    seqs = begin(stage, [[3] * 6, [4] * 3], SamplingParams(max_tokens=8, ignore_eos=True))
+    for _ in range(3):
+        decode_step(stage, seqs)
+    assert repr(draw_block_walk(stage, seqs)) == (
+        "Left, gathered: 2 x 9 tokens, 3 of them padding. Right, a walk over blocks of 4 tokens, nothing gathered: "
+        "sequence 0: [0, 1, 4]; sequence 1: [2, 3]."
+    )
+
+
+def test_the_price_counts_rows_that_changed(small):
+    table = table_price(BlockTable, small, {"equal": [3, 3], "staggered": [1, 2, 3]}, steps=8, block_size=4)
+    layers = small.config.num_layers
+    assert table.df[["rows a step", "rows built", "rows changed"]].values.tolist() == [
+        [layers * 2, 8 * layers * 2, 2 * layers * 2],
+        [layers * 3, 8 * layers * 3, 2 * layers * 3],
+    ]
+    assert (table.df[["build us", "of the step", "of the floor"]] > 0).all(axis=None)
+    assert "us" not in repr(table).splitlines()[1]
+
+
+def test_a_stage_without_tables_is_refused(small):
+    with pytest.raises(ValueError, match="stage_class must be a stage with block tables, .*got s04_vectorized_gather"):
+        table_price(VectorizedGather, small, {"one": [3]})
+    with pytest.raises(ValueError, match="stage must be a stage with block tables"):
+        walk_tables(VectorizedGather(small, num_blocks=2), [[1]], [1])

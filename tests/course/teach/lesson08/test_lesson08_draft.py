@@ -1,0 +1,79 @@
+"""Lesson 08: each mistake of the draft is named by its promise, and the draft without them passes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from lesson08_solutions import Draft, Repaired
+from wrong_answers import changed, right_answers, wrong_answers
+
+from course.teach import contract
+from course.teach.lesson08.cat_append import CatAppend
+from roseinfer.stage import Stage
+
+pytestmark = pytest.mark.slow
+
+
+class OnlyPops(Repaired):
+    def free(self, seq):
+        del self.caches[seq.seq_id]
+
+
+class NeedsAnEntry(Repaired):
+    def free(self, seq):
+        Stage.free(self, seq)
+        del self.caches[seq.seq_id]
+
+
+class Swapped(Repaired):
+    """Appends keys to the values, and values to the keys."""
+
+    def append(self, seqs, step):
+        for layer, (k, v) in enumerate(step.new):
+            for i, seq in enumerate(seqs):
+                cache = self.caches[seq.seq_id][layer]
+                cache[0] = torch.cat([cache[0], v[i].unsqueeze(1)], dim=1)
+                cache[1] = torch.cat([cache[1], k[i].unsqueeze(1)], dim=1)
+
+
+class KindByKind(Repaired):
+    def append(self, seqs, step):
+        for layer, new in enumerate(step.new):
+            for i, seq in enumerate(seqs):
+                cache = self.caches[seq.seq_id][layer]
+                cache[:] = [torch.cat([old, x[i][:, None]], dim=1) for old, x in zip(cache, new, strict=True)]
+
+
+class AsksFirst(Repaired):
+    def free(self, seq):
+        Stage.free(self, seq)
+        if seq.seq_id in self.caches:
+            del self.caches[seq.seq_id]
+
+
+test_a_draft_with_mistakes = wrong_answers(
+    "08.1",
+    {
+        "as it was": (changed(Draft), "the promise **One sequence**"),
+        "keys among the values": (changed(Repaired, append=Draft.append), "the promise **One sequence**"),
+        "the longest one's position": (
+            changed(Repaired, positions=Draft.positions),
+            "the promise **A batch of mixed lengths**",
+        ),
+        "blocks kept": (OnlyPops, "the promise **Every block comes back**"),
+        "the error in layer 0": (NeedsAnEntry, "the caller gets a KeyError instead"),
+        "nothing appended": (changed(Repaired, append=lambda self, seqs, step: None), "the promise **One sequence**"),
+        "keys and values swapped": (Swapped, "the promise **One sequence**"),
+        "no stage": (int, "expected a subclass of a stage, got int"),
+    },
+    model="small",
+)
+
+
+test_a_repaired_draft = right_answers(
+    "08.1", {"repaired": Repaired, "kind by kind": KindByKind, "asks first": AsksFirst}, model="small"
+)
+
+
+def test_the_stage_that_the_lesson_goes_on_with_keeps_the_contract():
+    assert contract(CatAppend, quick=True)

@@ -1,0 +1,212 @@
+"""Lesson 14: what the pictures of recorded runs say, exactly where a run is exact, and no wider than the page."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from oracles import small_model
+from PIL import Image
+
+from course import teach
+from roseinfer.arrivals import at_once
+from roseinfer.bench.online import Workload, online
+from roseinfer.display.chart import VEGA_LITE
+from stages import Graphs, TokenBudget
+
+ARRIVALS = [(0, 6, 9), (0, 20, 3), (1, 9, 4), (2, 3, 6)]
+VIEWS = ("draw_requests", "draw_steps", "draw_gaps")
+PAGE = 880  # pixels
+
+
+def runs_of(clock="steps", scale=1):
+    model = small_model()
+    work = teach.work(model, [(scale * when, *sizes) for when, *sizes in ARRIVALS])
+    sizes = {"block_size": 4, "max_num_seqs": 3}
+    budget = TokenBudget(model, num_blocks=7, **sizes, max_num_batched_tokens=8)
+    return [
+        teach.record_run(budget, work, clock),
+        teach.record_run(Graphs(model, num_blocks=32, **sizes), work, clock, name="generate's loop"),
+    ]
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return runs_of()
+
+
+@pytest.mark.parametrize(
+    "view, text",
+    [
+        (
+            "draw_requests",
+            "s14_token_budget, budget 8: 4 requests, 22 tokens by time 21, 32 spent waiting or stalled, 1 preemptions\n"
+            "generate's loop: 4 requests, 22 tokens by time 12, 10 spent waiting or stalled, 0 preemptions",
+        ),
+        (
+            "draw_steps",
+            "s14_token_budget, budget 8: 21 steps, 18 decode, 16 recomputed, 38 prompt, at most 8 in one\n"
+            "generate's loop: 12 steps, 18 decode, 38 prompt, at most 20 in one",
+        ),
+        (
+            "draw_gaps",
+            "s14_token_budget, budget 8: 18 gaps between tokens, the longest 1 steps\n"
+            "generate's loop: 18 gaps between tokens, the longest 3 steps",
+        ),
+    ],
+)
+def test_in_steps_a_picture_says_exact_facts(runs, view, text):
+    assert repr(getattr(teach, view)(*runs)) == text
+
+
+def test_what_a_step_has_of_each_kind_is_stacked(runs):
+    """Vega-Lite does so by itself for some axes only; then the shorter bar would hide behind the longer one."""
+    for panel in teach.draw_steps(*runs).spec["vconcat"]:
+        assert panel["layer"][0]["encoding"]["y"]["stack"] == "zero"
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_by_the_wall_clock_it_says_what_is_the_same_every_time(view):
+    first, second = (repr(getattr(teach, view)(*runs_of("wall", 0.001))) for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "draw",
+    [
+        *(lambda runs, view=view: getattr(teach, view)(*runs) for view in VIEWS),
+        lambda runs: teach.draw_request_times(runs[0], 1),
+        lambda runs: teach.draw_step_times(*runs),
+        lambda runs: teach.draw_budgets(runs[0], runs[0]),
+    ],
+    ids=[*VIEWS, "draw_request_times", "draw_step_times", "draw_budgets"],
+)
+def test_it_is_alive_and_has_a_picture_that_fits_the_page(runs, draw, tmp_path):
+    chart = draw(runs)
+    data, metadata = chart._repr_mimebundle_()
+    assert set(data) == {"text/plain", VEGA_LITE, "image/png"} and metadata["image/png"]["alt"]
+    chart.save(tmp_path / "it.png")
+    assert Image.open(tmp_path / "it.png").width / 1.5 <= PAGE
+
+
+def test_the_times_of_a_request_are_those_of_the_definitions(runs):
+    times = runs[0].requests[1].times
+    gaps = [after.finish - before.finish for before, after in zip(times.steps, times.steps[1:], strict=False)]
+    assert repr(teach.draw_request_times(runs[0], 1)) == (
+        f"request 1 of s14_token_budget, budget 8: waiting_time {times.first_scheduled - times.arrival}, "
+        f"ttft {times.steps[0].finish - times.arrival}, tpot, their mean {sum(gaps) / len(gaps):.3f}, "
+        f"e2e_latency {times.steps[-1].finish - times.arrival}"
+    )
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda runs: teach.draw_steps("a run"), "runs must be at least one Run, .*'a run'"),
+        (lambda runs: teach.draw_gaps(runs[0], runs_of("wall", 0.001)[0]), "by one clock .*, got steps, seconds"),
+        (
+            lambda runs: teach.draw_request_times(runs[0], 4),
+            "request must be a place .*, 0 to 3, got 4",
+        ),
+    ],
+)
+def test_what_makes_no_picture(runs, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(runs)
+
+
+@pytest.mark.slow
+def test_recorded_online_runs_are_charts_and_change_no_text(tmp_path):
+    nothing = teach.recorded_online(tmp_path)
+    assert "shown here once there is a run" in nothing.to_html()
+    workload = Workload(num_requests=2, prompt_lens=(4, 4), output_lens=(2, 2))
+    (tmp_path / "online").mkdir()
+    for name, budgets in (("mine", [8, 4]), ("a point is no curve", [8])):
+        result = online("tiny", workload=workload, contenders=["engine"], budgets=budgets, repeats=1, max_num_seqs=2)
+        (tmp_path / "online" / f"{name}.json").write_text(result.to_json(), encoding="utf-8")
+    found = teach.recorded_online(tmp_path)
+    assert (
+        repr(found)
+        == repr(nothing)
+        == ("from the runs in data/online, where there are any: throughput and latency over token budgets")
+    )
+    assert "mine" in found.to_html() and "a point" not in found.to_html() and found.to_html().count("<img") == 1
+    (tmp_path / "online" / "bad.json").write_text(json.dumps({"rows": []}), encoding="utf-8")
+    with pytest.raises(ValueError, match="bad.json is no result as `roseinfer bench online` writes it"):
+        teach.recorded_online(tmp_path)
+
+
+def test_all_at_once_is_the_same_run_by_any_clock():
+    work = teach.work(small_model(), at_once(3, prompt_lens=(5, 9), output_lens=(3, 5)))
+    shapes = []
+    for clock in ("steps", "wall"):
+        stage = TokenBudget(small_model(), num_blocks=16, block_size=4, max_num_seqs=3, max_num_batched_tokens=6)
+        run = teach.record_run(stage, work, clock)
+        shapes.append([[row[:2] for row in step.rows] for step in run.steps])
+    assert shapes[0] == shapes[1]
+
+
+TIMED = {
+    "draw_requests": "4 requests, 22 tokens",
+    "draw_gaps": "18 gaps between tokens",
+    "draw_steps": "of prompts among them",
+    "draw_first_tokens": "first tokens of 4 requests",
+    "draw_step_times": "s14_token_budget, budget 8",
+    "draw_budgets": "budgets: 8",
+}
+
+
+@pytest.mark.parametrize(("view", "text"), TIMED.items())
+def test_a_picture_by_the_wall_clock_says_how_many_graphs_were_captured_meanwhile(view, text):
+    model = small_model()
+    work = teach.work(model, [(0, *sizes) for _, *sizes in ARRIVALS])
+    stage = TokenBudget(model, num_blocks=32, block_size=4, max_num_seqs=3, max_num_batched_tokens=8)
+    cold, warm = (teach.record_run(stage, work, "wall") for _ in range(2))
+    assert (cold.num_captures, warm.num_captures) == (len(stage.graphs), 0)
+    told = f"{text}, {len(stage.graphs)} graphs captured meanwhile"
+    assert told in repr(getattr(teach, view)(cold))
+    assert text in (shown := repr(getattr(teach, view)(warm))) and "captured" not in shown
+
+
+def test_a_step_that_captures_its_graph_is_not_drawn_as_a_replayed_one():
+    model = small_model()
+    work = teach.work(model, [(0, *sizes) for _, *sizes in ARRIVALS])
+    stage = TokenBudget(model, num_blocks=32, block_size=4, max_num_seqs=3)
+    cold, warm = (teach.record_run(stage, work, "wall") for _ in range(2))
+
+    def kinds(*runs):
+        points = teach.draw_step_times(*runs).spec["data"]["values"].splitlines()[1:]
+        return Counter(point.rpartition(",")[2].strip('"') for point in points)
+
+    captured, replayed = "decode only; captures its graph", "decode only; replayed"
+    assert kinds(cold)[captured] == len(stage.graphs) and kinds(cold)[replayed] > 0
+    assert captured not in kinds(warm) and kinds(warm)[replayed] > kinds(cold)[replayed]
+
+
+def test_what_is_said_of_steps_follows_from_their_times():
+    """A floor that any decode-only step takes, and 2 ms for each token of a step with a prompt."""
+    model = small_model()
+    stage = TokenBudget(model, num_blocks=32, block_size=4, max_num_seqs=3, max_num_batched_tokens=8)
+    work = teach.work(model, [(0, *sizes) for _, *sizes in ARRIVALS])
+    cold, warm = (teach.record_run(stage, work, "wall") for _ in range(2))
+
+    def taking(run, ms):
+        steps = [
+            replace(step, times=step.times._replace(scheduled=0.0, finish=1e-3 * ms(step.num_tokens, step)))
+            for step in run.steps
+        ]
+        return replace(run, steps=steps)
+
+    def ms(num_tokens, step):
+        return 5 + 2 * num_tokens if step.tokens_of("prompt") else 5
+
+    flat, line = teach.say_step_times(taking(warm, ms)).sentences
+    assert "in the median 5.0 ms" in flat and "about as long as those of 1: a step reads all weights" in flat
+    assert "begins at 5 ms, and each token adds 2.00 ms" in line
+    growing, _ = teach.say_step_times(taking(warm, lambda num_tokens, step: 10 * num_tokens)).sentences
+    assert "3.0 times as long as those of 1." in growing and "weights" not in growing
+    *_, left_out = teach.say_step_times(taking(cold, ms)).sentences
+    assert f"{len(stage.graphs)} steps that captured a graph" in left_out

@@ -1,0 +1,95 @@
+"""race_orders: exact steps in text/plain, times and what follows from them in the live view, and warm engines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from oracles import small_model
+
+from course.teach.lesson17 import order_race
+from roseinfer.arrivals import at_once
+from roseinfer.engine.policies import LongestOutput
+from roseinfer.simulator import EngineSetting, measure
+from tools.contradictions import table
+
+POOLS = {
+    name: EngineSetting(num_blocks=num_blocks, block_size=8, max_num_seqs=3, max_model_len=64)
+    for name, num_blocks in {"tight": 7, "roomy": 24}.items()
+}
+ARRIVALS = at_once(8, prompt_lens=(2, 9), output_lens=(2, 30), seed=1)
+
+
+class UnitCost:
+    about = "a second a step"
+
+    def seconds(self, work):
+        return 0.0, 1.0
+
+    def to_dict(self):
+        return {}
+
+
+@pytest.fixture(scope="module")
+def raced():
+    """By a clock that goes on by a second whenever it is asked: a step is a few of them, the same for every policy."""
+    now, captured, run = iter(range(10**9)), [], measure.real_run
+
+    def watched(engine, *arguments):
+        before = len(engine.runner.graphs.graphs)
+        result = run(engine, *arguments)
+        captured.append(len(engine.runner.graphs.graphs) - before)
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(order_race, "real_run", watched)
+        policies = {"fcfs": "fcfs", "mine": LongestOutput}
+        result = order_race.race_orders(
+            small_model(), POOLS, ARRIVALS, policies, UnitCost(), clock=lambda: float(next(now))
+        )
+    return result, captured
+
+
+def test_steps_are_those_of_the_engine(raced):
+    rows = table(repr(raced[0]))[1]
+    assert [(row["pool"], row["policy"]) for row in rows] == [(p, n) for p in POOLS for n in ("fcfs", "mine")]
+    for row in rows:
+        policy = "fcfs" if row["policy"] == "fcfs" else "longest_output"
+        engine = measure.real_engine(small_model(), replace(POOLS[row["pool"]], scheduling_policy=policy))
+        real = measure.real_run(engine, ARRIVALS)
+        assert (int(row["steps"]), int(row["preempted"])) == (len(real.steps), real.num_preemptions)
+    assert int(rows[0]["preempted"]) > 0 == int(rows[2]["preempted"])
+    assert int(rows[3]["steps"]) < int(rows[2]["steps"])
+
+
+def test_the_speed_is_that_of_the_real_engines(raced):
+    rows = {(row["pool"], row["policy"]): row["real s"] for row in raced[0].table.df.to_dict("records")}
+    assert raced[0].speed("roomy", "mine") == rows["roomy", "fcfs"] / rows["roomy", "mine"]
+    assert raced[0].speed("tight", "fcfs") == 1
+    with pytest.raises(KeyError):
+        raced[0].speed("roomy", "another")
+
+
+def test_no_timed_run_captures_a_graph(raced):
+    assert raced[1] == [0] * 12
+
+
+def test_what_is_said_follows_from_the_times(raced):
+    result, _ = raced
+    rows = {(row["pool"], row["policy"]): row for row in result.table.df.to_dict("records")}
+    for pool in POOLS:
+        first, mine = rows[pool, "fcfs"], rows[pool, "mine"]
+        assert (mine["real s"] < first["real s"]) == (mine["steps"] < first["steps"])  # a clock of steps
+        said = next(sentence for sentence in result.said.sentences if sentence.startswith(f"**{pool} pool, mine**"))
+        assert order_race.compared(mine["real s"], first["real s"], "seconds") in said
+        assert ("faster in 3 of 3 runs" in said) == (mine["real s"] < first["real s"])
+    assert "Simulated times are" in result.said.sentences[-1]
+    assert "real s" in result.to_html() and "real s" not in repr(result)
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "unit", "text"),
+    [(9, 10, "steps", "10% fewer steps"), (3, 2, "seconds", "50% more time"), (10, 10, "steps", "as many steps")],
+)
+def test_two_numbers_in_words(here, there, unit, text):
+    assert order_race.compared(here, there, unit) == text

@@ -1,0 +1,100 @@
+"""19.2, accepted by hand: wrong answers are told what is wrong, and other right ways pass."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import numpy as np
+from wrong_answers import right_answers, wrong_answers
+
+from course.teach.lesson19 import exercises
+
+
+def only_the_draft(draft, chosen):
+    return draft
+
+
+def changes_draft(draft, chosen):
+    tokens = []
+    while draft and draft[0] == chosen[len(tokens)]:
+        tokens.append(draft.pop(0))
+    return [*tokens, chosen[len(tokens)]]
+
+
+def needs_a_draft(draft, chosen):
+    tokens = []
+    for i in range(len(draft)):  # noqa: B007
+        if draft[i] != chosen[i]:
+            break
+        tokens.append(draft[i])
+    return [*tokens, chosen[i]]
+
+
+def in_any_row(draft, chosen):
+    """A drafted token counts if the model chose it anywhere."""
+    tokens = [token for token in draft if token in chosen]
+    return [*tokens, chosen[len(tokens)]]
+
+
+def from_the_end(draft, chosen):
+    wrong = [i for i in range(len(draft)) if draft[i] != chosen[i]]
+    return chosen[: (wrong[-1] if wrong else len(draft)) + 1]
+
+
+def after_the_next(draft, chosen):
+    right = exercises.num_accepted(draft, chosen)
+    return chosen[: right + 2]
+
+
+def unchecked_first(draft, chosen):
+    return chosen[:1] + exercises.accept(draft[1:], chosen[1:]) if draft else chosen
+
+
+def one_object(draft, chosen):
+    same = accumulate((a is b for a, b in zip(draft, chosen, strict=False)), min)
+    return chosen[: sum(same) + 1]
+
+
+def by_last_byte(draft, chosen):
+    same = accumulate((a % 256 == b % 256 for a, b in zip(draft, chosen, strict=False)), min)
+    return chosen[: sum(same) + 1]
+
+
+def printed(draft, chosen):
+    print(exercises.accept(draft, chosen))
+
+
+test_wrong_rows = wrong_answers(
+    "19.2",
+    {
+        "only the draft": (only_the_draft, "draft=[], chosen=[4]: you return [], expected [4]"),
+        "takes the draft apart": (changes_draft, "draft was handed in, and you have changed it"),
+        "no row for an empty draft": (needs_a_draft, "UnboundLocalError"),
+        "in any row": (in_any_row, "you return [3, 3], expected [4]"),
+        "the last wrong one": (from_the_end, "you return [4, 3, 4, 3], expected [4, 3]"),
+        "one row too many": (after_the_next, "you return [4, 3], expected [4]"),
+        "the first is not compared": (unchecked_first, "expected [4]"),
+        "one object": (one_object, "draft=[300], chosen=[300, 5]: you return [300], expected [300, 5]"),
+        "the last byte of an id": (by_last_byte, "draft=[44], chosen=[300, 5]: you return [300, 5], expected [300]"),
+        "printed": (printed, "got None: is a `return` missing?"),
+    },
+)
+
+
+def by_accumulate(draft, chosen):
+    same = accumulate((a == b for a, b in zip(draft, chosen, strict=False)), min)
+    return tuple(chosen[: sum(same) + 1])
+
+
+def by_numpy(draft, chosen):
+    same = np.array(draft, int) == np.array(chosen[:-1], int)
+    return np.array(chosen)[: int(same.cumprod().sum()) + 1]
+
+
+def recursive(draft, chosen):
+    if not draft or draft[0] != chosen[0]:
+        return [chosen[0]]
+    return [draft[0], *recursive(draft[1:], chosen[1:])]
+
+
+test_right_rows = right_answers("19.2", {"accumulate": by_accumulate, "NumPy": by_numpy, "recursive": recursive})

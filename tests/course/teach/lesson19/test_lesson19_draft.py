@@ -1,0 +1,131 @@
+"""19.1, a draft from n-grams: wrong answers are told what is wrong, and other right ways pass."""
+
+from __future__ import annotations
+
+import numpy as np
+from wrong_answers import right_answers, wrong_answers
+
+from course.teach.lesson19 import exercises
+from roseinfer.sequence import Sequence
+from stages import Speculative
+
+
+def as_text(token_ids, num_tokens, longest=4, shortest=2):
+    """Ids as text, where 1 is found in 11."""
+    text = " ".join(map(str, token_ids))
+    for size in range(min(longest, len(token_ids)), shortest - 1, -1):
+        last = " ".join(map(str, token_ids[-size:]))
+        if (at := text.rfind(last, 0, len(text) - 1)) >= 0:
+            return [int(word) for word in text[at + len(last) :].split()][:num_tokens]
+    return []
+
+
+def place_only(token_ids, num_tokens, longest=4, shortest=2):
+    for size in range(longest, shortest - 1, -1):
+        for start in range(len(token_ids) - size - 1, -1, -1):
+            if token_ids[start : start + size] == token_ids[-size:]:
+                return start
+    return []
+
+
+def none_for_nothing(token_ids, num_tokens, longest=4, shortest=2):
+    return exercises.ngram_draft(token_ids, num_tokens, longest, shortest) or None
+
+
+def takes_apart(token_ids, num_tokens, longest=4, shortest=2):
+    last = token_ids.pop()
+    return exercises.ngram_draft([*token_ids, last], num_tokens, longest, shortest)
+
+
+def one_more(token_ids, num_tokens, longest=4, shortest=2):
+    return exercises.ngram_draft(token_ids, num_tokens + 1, longest, shortest)
+
+
+def by_one_token(token_ids, num_tokens, longest=4, shortest=2):
+    """Looks the last token up alone."""
+    return exercises.ngram_draft(token_ids, num_tokens, 1, 1)
+
+
+def without_smaller_ones(token_ids, num_tokens):
+    return exercises.ngram_draft(token_ids, num_tokens)
+
+
+def long_enough(token_ids, num_tokens, longest=4, shortest=2):
+    """Gives up on texts that are shorter than the longest lookup."""
+    if len(token_ids) <= longest:
+        return []
+    return exercises.ngram_draft(token_ids, num_tokens, longest, shortest)
+
+
+def last_bytes(token_ids, num_tokens, longest=4, shortest=2):
+    """Looks ids up by their last byte."""
+    text = bytes(token_id % 256 for token_id in token_ids)
+    for size in range(min(longest, len(text)), shortest - 1, -1):
+        if (at := text.rfind(text[-size:], 0, len(text) - 1)) >= 0:
+            return token_ids[at + size :][:num_tokens]
+    return []
+
+
+def in_a_window(token_ids, num_tokens, longest=4, shortest=2):
+    """Looks no further back than 32 tokens."""
+    return exercises.ngram_draft(token_ids[-32:], num_tokens, longest, shortest)
+
+
+test_wrong_lookups = wrong_answers(
+    "19.1",
+    {
+        "ids as text": (as_text, "you return [1], expected []"),
+        "where it begins": (place_only, "you return 0, expected []"),
+        "None for no draft": (none_for_nothing, "got None: is a `return` missing?"),
+        "takes the text apart": (takes_apart, "token_ids was handed in, and you have changed it"),
+        "one token more": (one_more, "num_tokens=0, longest=3, shortest=2: you return [0], expected []"),
+        "the last token alone": (by_one_token, "token_ids=[3, 3], num_tokens=2: you return [3], expected []"),
+        "no sizes": (without_smaller_ones, "takes 2 positional arguments but 4 were given"),
+        "long texts alone": (long_enough, "you return [], expected [1]"),
+        "the last byte of an id": (last_bytes, "token_ids=[1, 2, 257, 258], num_tokens=2: you return [257, 258]"),
+        "32 tokens": (in_a_window, "you return [], expected [5]"),
+    },
+)
+
+
+def by_index(token_ids, num_tokens, longest=4, shortest=2):
+    """A dict of all n-grams, the last place of each."""
+    for size in reversed(range(shortest, longest + 1)):
+        places = {tuple(token_ids[i : i + size]): i + size for i in range(len(token_ids) - size)}
+        if (after := places.get(tuple(token_ids[-size:]))) is not None:
+            return tuple(token_ids[after:][:num_tokens])
+    return ()
+
+
+def by_windows(token_ids, num_tokens, longest=4, shortest=2):
+    text = np.array(token_ids)
+    for size in range(min(longest, len(text) - 1), shortest - 1, -1):
+        windows = np.lib.stride_tricks.sliding_window_view(text[:-1], size)
+        found = np.flatnonzero((windows == text[-size:]).all(axis=1))
+        if len(found):
+            return text[found[-1] + size :][:num_tokens]
+    return text[:0]
+
+
+def longest_common_ending(token_ids, num_tokens, longest=4, shortest=2):
+    """Each place by how many of the last tokens end there; of equals, the last place."""
+    best = (0, 0)
+    for end in range(1, len(token_ids)):
+        size = 0
+        while size < min(end, longest) and token_ids[end - 1 - size] == token_ids[-1 - size]:
+            size += 1
+        best = max(best, (size, end))
+    size, end = best
+    return [token_ids[i] for i in range(end, min(end + num_tokens, len(token_ids)))] if size >= shortest else []
+
+
+test_right_lookups = right_answers(
+    "19.1", {"a dict": by_index, "windows": by_windows, "the longest common ending": longest_common_ending}
+)
+
+
+def test_the_stage_drafts_by_the_rule_of_the_exercise():
+    texts = [(case[0], case[1]) for case in exercises.TEXTS]
+    assert any(exercises.ngram_draft(*text) for text in texts)
+    for text, num_tokens in texts:
+        assert Speculative.draft(None, Sequence(text), num_tokens) == exercises.ngram_draft(text, num_tokens)

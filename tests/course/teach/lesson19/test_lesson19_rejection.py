@@ -1,0 +1,208 @@
+"""19.3, rejection sampling: wrong answers are told what is wrong, and other right ways pass."""
+
+from __future__ import annotations
+
+from collections import Counter
+from fractions import Fraction
+from math import comb
+
+import numpy as np
+import pytest
+from wrong_answers import right_answers, wrong_answers
+
+from course.teach.lesson19 import distribution_checks
+
+
+def drawn_from(rng, weights):
+    return int(rng.choice(len(weights), p=weights / weights.sum()))
+
+
+def in_place(draft, draft_probs, model_probs, rng):
+    for i, token in enumerate(draft):
+        if rng.random() >= model_probs[i][token] / draft_probs[i][token]:
+            model_probs[i] -= draft_probs[i]
+            return [*draft[:i], drawn_from(rng, model_probs[i].clip(0))]
+    return [*draft, drawn_from(rng, model_probs[-1])]
+
+
+def not_normalised(draft, draft_probs, model_probs, rng):
+    for i, token in enumerate(draft):
+        if rng.random() >= model_probs[i][token] / draft_probs[i][token]:
+            return [*draft[:i], rng.choice(len(model_probs[i]), p=np.maximum(model_probs[i] - draft_probs[i], 0))]
+    return [*draft, drawn_from(rng, model_probs[-1])]
+
+
+def not_normalised_sums(draft, draft_probs, model_probs, rng):
+    """The same by sums: what is missing to 1 falls to the last token."""
+    for i, token in enumerate(draft):
+        if rng.random() >= model_probs[i][token] / draft_probs[i][token]:
+            sums = np.maximum(model_probs[i] - draft_probs[i], 0).cumsum()
+            return [*draft[:i], min(int(np.searchsorted(sums, rng.random(), side="right")), len(sums) - 1)]
+    return [*draft, drawn_from(rng, model_probs[-1])]
+
+
+def likeliest(draft, draft_probs, model_probs, rng):
+    for i, token in enumerate(draft):
+        if token != model_probs[i].argmax():
+            return [*draft[:i], int(model_probs[i].argmax())]
+    return [*draft, int(model_probs[-1].argmax())]
+
+
+def own_generator(draft, draft_probs, model_probs, rng):
+    return right_by_sums(draft, draft_probs, model_probs, np.random.default_rng())
+
+
+def replaced_by_another_generator(draft, draft_probs, model_probs, rng):
+    for i, token in enumerate(draft):
+        p, q = model_probs[i], draft_probs[i]
+        if rng.random() >= p[token] / q[token]:
+            rest = np.maximum(p - q, 0)
+            return [*draft[:i], int(np.random.default_rng().choice(len(p), p=rest / rest.sum()))]
+    return [*draft, int(rng.choice(model_probs.shape[1], p=model_probs[-1]))]
+
+
+def squared_rest(draft, draft_probs, model_probs, rng):
+    for i, token in enumerate(draft):
+        p, q = model_probs[i], draft_probs[i]
+        if rng.random() >= p[token] / q[token]:
+            rest = np.maximum(p - q, 0) ** 2
+            return [*draft[:i], int(rng.choice(len(p), p=rest / rest.sum()))]
+    return [*draft, int(rng.choice(model_probs.shape[1], p=model_probs[-1]))]
+
+
+def seeded(draft, draft_probs, model_probs, rng):
+    return right_by_sums(draft, draft_probs, model_probs, np.random.default_rng(0))
+
+
+def likeliest_of_the_rest(draft, draft_probs, model_probs, rng):
+    for i, token in enumerate(draft):
+        if rng.random() >= model_probs[i][token] / draft_probs[i][token]:
+            return [*draft[:i], int((model_probs[i] - draft_probs[i]).argmax())]
+    return [*draft, drawn_from(rng, model_probs[-1])]
+
+
+def one_number(draft, draft_probs, model_probs, rng):
+    """One number decides on the draft; another one draws."""
+    number = rng.random()
+    for i, token in enumerate(draft):
+        if number >= model_probs[i][token] / draft_probs[i][token]:
+            return [*draft[:i], drawn_from(rng, np.maximum(model_probs[i] - draft_probs[i], 0))]
+    return [*draft, drawn_from(rng, model_probs[-1])]
+
+
+def stops_at_a_match(draft, draft_probs, model_probs, rng):
+    """Draws from the model, and compares: right, but for how many are accepted."""
+    for i, token in enumerate(draft):
+        if (own := drawn_from(rng, model_probs[i])) != token:
+            return [*draft[:i], own]
+    return [*draft, drawn_from(rng, model_probs[-1])]
+
+
+def a_set(draft, draft_probs, model_probs, rng):
+    return {*draft, 0}
+
+
+def probability_zero(draft, draft_probs, model_probs, rng):
+    """Draws from all tokens alike, those of probability 0 among them."""
+    return [int(rng.integers(model_probs.shape[1]))]
+
+
+test_wrong_distributions = wrong_answers(
+    "19.3",
+    {
+        "in place": (in_place, "ValueError: output array is read-only"),
+        "not normalised": (not_normalised, "robabilities do not sum to 1"),
+        "not normalised, by sums": (not_normalised_sums, "times, expected "),
+        "the likeliest": (likeliest, "draft=[], draft_probs=[], model_probs=[[0.25, 0.75]]: in 300 runs you return"),
+        "a generator of its own": (own_generator, "take every random number from rng"),
+        "another generator for the rest": (replaced_by_another_generator, "take every random number from rng"),
+        "squares of the rest": (squared_rest, "times, expected about"),
+        "a seed of its own": (seeded, "times, expected about"),
+        "the likeliest of the rest": (likeliest_of_the_rest, "times, expected about"),
+        "one number for all": (one_number, "each drafted token needs a random number of its own"),
+        "drawn and compared": (stops_at_a_match, "too few drafts are accepted"),
+        "a set": (a_set, "expected a list of token ids, got {0}"),
+        "all tokens alike": (probability_zero, "in 300 runs you return [0]"),
+    },
+)
+
+
+def right_by_sums(draft, draft_probs, model_probs, rng):
+    """All random numbers first, and tokens by cumulative sums."""
+    numbers = rng.random(len(draft) + 1)
+    weights, kept = model_probs[-1], len(draft)
+    for i, token in enumerate(draft):
+        if numbers[i] * draft_probs[i, token] >= model_probs[i, token]:
+            weights, kept = np.clip(model_probs[i] - draft_probs[i], 0, None), i
+            break
+    token = np.searchsorted(weights.cumsum() / weights.sum(), numbers[-1], side="right")
+    return np.array([*draft[:kept], token], dtype=int)
+
+
+def right_by_rejection(draft, draft_probs, model_probs, rng):
+    """The token that replaces a rejected one is found by rejection, too."""
+    for i, token in enumerate(draft):
+        p, q = model_probs[i], draft_probs[i]
+        if rng.uniform(0, q[token]) >= p[token]:
+            while True:
+                other = rng.choice(len(p), p=p)
+                if rng.random() >= q[other] / p[other]:
+                    return (*draft[:i], other)
+    return (*draft, rng.choice(model_probs.shape[1], p=model_probs[-1]))
+
+
+def right_from_the_end(draft, draft_probs, model_probs, rng):
+    """Each row draws its token before any is compared; all ratios at once, with 0 / 0 where nothing is rejected."""
+    k = len(draft)
+    rest = np.maximum(model_probs[:k] - draft_probs, 0)
+    rows = [*(rest / rest.sum(axis=1, keepdims=True)), model_probs[k]]
+    own = [rng.multinomial(1, row).argmax() if np.isfinite(row).all() else -1 for row in rows]
+    accepted = rng.random(k) < model_probs[np.arange(k), draft] / draft_probs[np.arange(k), draft]
+    kept = int(accepted.cumprod().sum())
+    return draft[:kept] + [own[kept]]
+
+
+def right_by_race(draft, draft_probs, model_probs, rng):
+    """Tokens by an exponential race; accepted by a logarithm."""
+    for i, token in enumerate(draft):
+        if -rng.exponential() >= np.log(model_probs[i, token]) - np.log(draft_probs[i, token]):
+            rest = np.maximum(model_probs[i] - draft_probs[i], 0)
+            return [*draft[:i], int((rest / rng.exponential(size=len(rest))).argmax())]
+    return [*draft, int((model_probs[-1] / rng.exponential(size=model_probs.shape[1])).argmax())]
+
+
+RIGHT_DISTRIBUTIONS = {
+    "numbers first": right_by_sums, "rejection again": right_by_rejection, "from the end": right_from_the_end,
+    "a race": right_by_race,
+}  # fmt: skip
+test_right_distributions = right_answers("19.3", RIGHT_DISTRIBUTIONS)
+
+
+@pytest.mark.parametrize("right", [0.5, 0.25, 1 / 16])
+def test_chance_alone_refuses_less_than_one_in_a_billion(right):
+    """Two outcomes: the exact probability of all counts that are refused."""
+    n = distribution_checks.RUNS
+    want = {(0,): n * right, (1,): n * (1 - right)}
+    refused = [i for i in range(n + 1) if not distribution_checks.is_chance(+Counter({(0,): i, (1,): n - i}), want)]
+    share = Fraction(right)
+    chance = sum(comb(n, i) * share**i * (1 - share) ** (n - i) for i in refused)
+    assert 0 < chance <= distribution_checks.RARE
+    assert n in refused
+
+
+def test_the_cases_of_rejection_sampling_are_exact():
+    for draft, q, p in distribution_checks.CASES:
+        assert all(sum(row) == 1 and all(x * 16 == int(x * 16) for x in row) for row in (*q, *p))
+        assert len(q) == len(draft) == len(p) - 1 and all(row[token] > 0 for row, token in zip(q, draft, strict=True))
+        times = distribution_checks.expected_counts(draft, q, p).values()
+        assert sum(times) == pytest.approx(distribution_checks.RUNS)
+
+
+def test_a_token_has_the_models_distribution_over_all_drafts():
+    """The reference's first token, over all drafts of one token that the draft model may give."""
+    q, p = [[0.25, 0.5, 0.25]], [[0.5, 0.375, 0.125], [0.25, 0.5, 0.25]]
+    found = [0.0] * 3
+    for token in range(3):
+        for tokens, times in distribution_checks.expected_counts([token], q, p).items():
+            found[tokens[0]] += q[0][token] * times / distribution_checks.RUNS
+    assert found == pytest.approx(p[0])

@@ -1,0 +1,394 @@
+"""Lesson 20: wrong answers are told what is wrong, and other right ways pass."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import re
+import statistics
+from math import ceil
+
+import numpy as np
+import pytest
+from wrong_answers import right_answers, wrong_answers
+
+from course.teach.exercises.wrong import Wrong
+from course.teach.lesson20 import admission_rule, open_loop_checks, quality_checks
+from course.teach.lesson20.events import Reader, Rules
+from course.teach.lesson20.virtual_clock import START, run_virtually
+
+# 20.1
+
+
+def reader(**changes):
+    """A class of readers that break some rules."""
+    return type("EventReader", (), {"__init__": lambda self: None, "_own": None, "feed": feed_of(Rules(**changes))})
+
+
+def feed_of(rules):
+    def feed(self, chunk):
+        self._own = self._own or Reader(rules)
+        return self._own.feed(chunk)
+
+    return feed
+
+
+class ReturnsNothing:
+    def feed(self, chunk):
+        self.seen = chunk
+
+
+class OneText(Reader):
+    """Returns a text, not a list of texts."""
+
+    def feed(self, chunk):
+        return "".join(super().feed(chunk))
+
+
+class JoinsAll(Reader):
+    """Returns all texts so far, every time."""
+
+    def __init__(self):
+        super().__init__()
+        self.all = []
+
+    def feed(self, chunk):
+        self.all += super().feed(chunk)
+        return list(self.all)
+
+
+class SplitsAtBlankLines:
+    """Knows only \\n\\n."""
+
+    def __init__(self):
+        self.rest = b""
+
+    def feed(self, chunk):
+        *events, self.rest = (self.rest + chunk).split(b"\n\n")
+        return [event.decode().removeprefix("data: ") for event in events]
+
+
+test_wrong_readers = wrong_answers(
+    "20.1",
+    {
+        "no rest": (reader(keeps_rest=False), "an event may be cut anywhere"),
+        "one of a chunk": (reader(most_of_a_chunk=1), "a chunk may hold several events"),
+        "decodes chunks": (reader(decodes_chunks=True), "a character may be cut in half"),
+        "late": (reader(is_late=True), "an event is complete at its empty line"),
+        "gives [DONE]": (reader(gives_done=True), "is the end of the stream, not a text"),
+        "strips": (reader(data=str.strip), "only one space after the colon"),
+        "None": (ReturnsNothing, "feed returned None: return the list of texts, which may be empty"),
+        "a text": (OneText, "you return"),
+        "all so far": (JoinsAll, "you return"),
+        "blank lines": (SplitsAtBlankLines, "you return"),
+    },
+)
+
+
+class ByDecoder:
+    """An incremental decoder, then text."""
+
+    def __init__(self):
+        self.decoder = codecs.getincrementaldecoder("utf-8")()
+        self.text, self.is_done = "", False
+
+    def feed(self, chunk):
+        self.text += self.decoder.decode(chunk)
+        found = []
+        while match := re.match(r"((?:[^\n]+\n)*)(?:\r?\n)", self.normal()):
+            lines = match[1].split("\n")
+            self.text = self.normal()[match.end() :]
+            parts = [re.sub("^data: ?", "", line) for line in lines if line.startswith("data:")]
+            if parts and not self.is_done:
+                self.is_done = "\n".join(parts) == "[DONE]"
+                found += [] if self.is_done else ["\n".join(parts)]
+        return found
+
+    def normal(self):
+        return self.text.replace("\r\n", "\n")
+
+
+class ByByte:
+    """A byte at a time; returns tuples."""
+
+    def __init__(self):
+        self.reader, self.found = Reader(), []
+
+    def feed(self, chunk):
+        return tuple(text for value in chunk for text in self.reader.feed(bytes([value])))
+
+
+class FromTheStart:
+    """Keeps all bytes, and begins again with each chunk."""
+
+    def __init__(self):
+        self.seen, self.given = b"", 0
+
+    def feed(self, chunk):
+        self.seen += chunk
+        texts = Reader().feed(self.seen)
+        new, self.given = texts[self.given :], len(texts)
+        return new
+
+
+test_right_readers = right_answers(
+    "20.1", {"a decoder": ByDecoder, "byte by byte": ByByte, "from the start each time": FromTheStart}
+)
+
+# 20.2
+
+
+def quality(**changed):
+    def answer(*case):
+        parts = {name: expected.right for name, expected in quality_checks.QUALITY.items()} | changed
+        return tuple(parts[name](*case) for name in quality_checks.QUALITY)
+
+    return answer
+
+
+def good_of_complete(records, *limits):
+    complete = quality_checks.complete(records)
+    return sum(quality_checks.is_good(r, *limits) for r in complete) / len(complete)
+
+
+def interpolated(records, *limits):
+    found = sorted(map(quality_checks.ttft, quality_checks.complete(records)))
+    return statistics.quantiles(found, n=100, method="inclusive")[98] if len(found) > 1 else found[0]
+
+
+test_wrong_qualities = wrong_answers(
+    "20.2",
+    {
+        "survivors": (quality(attained=good_of_complete), "one that was refused or failed is not good"),
+        "all answers": (
+            quality(throughput=lambda records, *limits: len(records) / quality_checks.seconds_of(records)),
+            "only complete answers count",
+        ),
+        "the largest": (
+            quality(p99_ttft=lambda records, *limits: max(map(quality_checks.ttft, quality_checks.complete(records)))),
+            "a percentile, not the largest",
+        ),
+        "interpolated": (quality(p99_ttft=interpolated), "p99_ttft"),
+        "three values": (
+            lambda *case: (1.0, 2.0, 3.0),
+            "expected (throughput, goodput, attained, p99_ttft), got (1.0, 2.0, 3.0)",
+        ),
+    },
+)
+
+
+def with_loops(records, ttft_limit, tpot_limit):
+    begin = min(record[0] for record in records)
+    end = max(record[2] for record in records if record[2] is not None)
+    good = num = 0
+    ttfts = []
+    for arrival, first, last, tokens, how in records:
+        if how != "complete":
+            continue
+        num += 1
+        ttfts.append(first - arrival)
+        gaps = tokens - 1
+        good += first - arrival <= ttft_limit and (not gaps or last - first <= tpot_limit * gaps)
+    return [num / (end - begin), good / (end - begin), good / len(records), sorted(ttfts)[-(-99 * num // 100) - 1]]
+
+
+def with_numpy(records, ttft_limit, tpot_limit):
+    done = [r for r in records if r.how == "complete"]
+    ttft = np.array([r.first - r.arrival for r in done])
+    good = (ttft <= ttft_limit) & [r.last - r.first <= tpot_limit * (r.tokens - 1) for r in done]
+    seconds = max(r.last or 0 for r in records) - min(r.arrival for r in records)
+    p99 = np.percentile(ttft, 99, method="inverted_cdf")
+    return len(done) / seconds, good.sum() / seconds, good.mean() * len(done) / len(records), p99
+
+
+def by_ranks(records, ttft_limit, tpot_limit):
+    """p99: the least TTFT that 99% do not exceed."""
+    done = [r for r in records if r.how == "complete"]
+    ttfts = [r.first - r.arrival for r in done]
+    p99 = min(t for t in ttfts if 100 * sum(other <= t for other in ttfts) >= 99 * len(ttfts))
+    seconds = max(r.last or 0 for r in records) - min(r.arrival for r in records)
+    good = sum(r.first <= r.arrival + ttft_limit and r.last <= r.first + tpot_limit * (r.tokens - 1) for r in done)
+    return len(done) / seconds, good / seconds, good / len(records), p99
+
+
+test_right_qualities = right_answers("20.2", {"loops": with_loops, "NumPy": with_numpy, "ranks": by_ranks})
+
+
+def test_a_rank_is_that_of_the_courses_percentile():
+    assert all(ceil(0.99 * n) == -(-99 * n // 100) for n in range(1, 500))
+
+
+# 20.3
+
+
+def not_async(arrivals, send, now):
+    return [0.0 for _ in arrivals]
+
+
+async def busy_waiting(arrivals, send, now):
+    begin, latencies = now(), []
+    for number, arrival in enumerate(arrivals):
+        while now() < begin + arrival:
+            pass
+        await send(number)
+        latencies.append(now() - begin - arrival)
+    return latencies
+
+
+async def forgets_the_last(arrivals, send, now):
+    await open_loop_checks.open_loop(arrivals[:-1], send, now)
+    return [1.0 for _ in arrivals]
+
+
+async def sends_twice(arrivals, send, now):
+    await asyncio.gather(*(send(0) for _ in range(2)))
+    return [1.0 for _ in arrivals]
+
+
+async def never_ends(arrivals, send, now):
+    await asyncio.get_running_loop().create_future()
+
+
+async def from_zero(arrivals, send, now):
+    """Takes arrivals for times of the clock."""
+
+    async def one(number):
+        await asyncio.sleep(max(0, arrivals[number] - now()))
+        await send(number)
+        return now() - arrivals[number]
+
+    return await asyncio.gather(*map(one, range(len(arrivals))))
+
+
+test_wrong_loops = wrong_answers(
+    "20.3",
+    {
+        "one by one": (open_loop_checks.one_by_one, "whether or not earlier ones have their answers"),
+        "by gaps": (open_loop_checks.by_gaps, "what the client does in between adds up"),
+        "at once": (open_loop_checks.all_at_once, "each request waits for its time"),
+        "from the sending": (open_loop_checks.from_the_sending, "what the client is late is in it"),
+        "as they end": (open_loop_checks.as_they_end, "in the order of the requests"),
+        "no async def": (not_async, "open_loop must be written with `async def`"),
+        "asks the clock": (busy_waiting, "the clock is asked again and again"),
+        "forgets one": (forgets_the_last, "request 0 is never sent"),
+        "twice": (sends_twice, "request 0 is sent twice"),
+        "waits for nothing": (never_ends, "nothing is left to wait for"),
+        "from zero": (from_zero, "latencies"),
+    },
+)
+
+
+async def in_one_loop(arrivals, send, now):
+    """Sleeps in one place, and makes a task for each request."""
+    begin, tasks = now(), []
+
+    async def one(number):
+        await send(number)
+        return now() - begin - arrivals[number]
+
+    for number, arrival in enumerate(arrivals):
+        delay = begin + arrival - now()
+        if delay > 0:
+            await asyncio.sleep(delay)
+        tasks.append(asyncio.create_task(one(number)))
+    return [await task for task in tasks]
+
+
+async def with_timers(arrivals, send, now):
+    loop, begin = asyncio.get_running_loop(), now()
+    latencies = [None] * len(arrivals)
+    done = asyncio.Semaphore(0)
+
+    async def one(number):
+        await send(number)
+        latencies[number] = now() - begin - arrivals[number]
+        done.release()
+
+    for number, arrival in enumerate(arrivals):
+        loop.call_later(arrival, lambda number=number: loop.create_task(one(number)))
+    for _ in arrivals:
+        await done.acquire()
+    return tuple(latencies)
+
+
+async def in_a_group(arrivals, send, now):
+    begin, latencies = now(), {}
+
+    async def one(number, arrival):
+        await asyncio.sleep(max(0.0, begin + arrival - now()))
+        await send(number)
+        latencies[number] = now() - (begin + arrival)
+
+    tasks = {asyncio.ensure_future(one(number, arrival)) for number, arrival in enumerate(arrivals)}
+    if tasks:
+        await asyncio.wait(tasks)
+    return [latencies[number] for number in range(len(arrivals))]
+
+
+test_right_loops = right_answers("20.3", {"one loop": in_one_loop, "timers": with_timers, "a set": in_a_group})
+
+
+def test_a_virtual_clock_moves_by_sleeping_and_by_work():
+    async def twice(loop):
+        begin = loop.now()
+        await asyncio.gather(asyncio.sleep(3600), asyncio.sleep(7200))
+        loop.work(5)
+        return begin, loop.now()
+
+    assert run_virtually(twice) == (START, START + 7205)
+
+
+def test_an_error_on_the_virtual_clock_is_raised():
+    async def fails(loop):
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="^no$"):
+        run_virtually(fails)
+    with pytest.raises(Wrong, match="nothing is left to wait for"):
+        run_virtually(lambda loop: never_ends([], None, None))
+
+
+# 20.4
+
+
+test_wrong_rules = wrong_answers(
+    "20.4",
+    {
+        "forgets itself": (
+            lambda queued, free, ends, limit: admission_rule.admit(
+                queued, free, ends, limit, place=lambda queued, free: queued - free
+            ),
+            "the request itself needs a slot, too",
+        ),
+        "a number": (lambda queued, free, ends, limit: 1, "expected True or False, got int"),
+        "nothing": (lambda queued, free, ends, limit: None, "got None: is a `return` missing?"),
+        "divides by none": (
+            lambda queued, free, ends, limit: (queued + 1 - free) * (ends[-1] - ends[0]) / (len(ends) - 1) <= limit,
+            "IndexError",
+        ),
+        "refuses at first": (
+            lambda *state: len(state[2]) >= 2 and admission_rule.admit(*state),
+            "got False, expected True",
+        ),
+    },
+)
+
+
+def by_rate(num_queued, num_free, ends, limit):
+    if num_queued < num_free or len(ends) < 2:
+        return True
+    seconds, count = ends[-1] - ends[0], len(ends) - 1
+    return seconds * (num_queued - num_free + 1) <= limit * count
+
+
+def by_gaps(num_queued, num_free, ends, limit):
+    gaps = [after - before for before, after in zip(ends, ends[1:], strict=False)]
+    wait = (num_queued + 1 - num_free) * statistics.fmean(gaps) if gaps else 0
+    return not wait > limit
+
+
+def by_numpy(num_queued, num_free, ends, limit):
+    return len(ends) < 2 or bool((num_queued + 1 - num_free) * np.diff(ends).mean() <= limit)
+
+
+test_right_rules = right_answers("20.4", {"by the rate": by_rate, "by gaps": by_gaps, "NumPy": by_numpy})

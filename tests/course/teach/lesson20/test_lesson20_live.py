@@ -1,0 +1,109 @@
+"""Lesson 20 on a real server: it starts and ends, loads, streams, and what it holds after it was mistreated."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from course import teach
+from course.teach.lesson20 import server as lesson_server
+from course.teach.lesson20.events import Reader
+from course.teach.lesson20.loads import FORMATS, run_load
+from course.teach.lesson20.server import LessonServer, in_a_thread
+from roseinfer.bench.contenders import ContenderFailed
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def server():
+    started = teach.start_server("tiny", max_num_seqs=4, max_queue=3)
+    yield started
+    started.close()
+
+
+def test_what_a_notebook_says_of_it(server):
+    assert repr(server) == "a server of tiny that answers: 4 requests run, 3 may wait"
+    assert server.vocab_size == 2048 and server.state()["running"] == 0
+
+
+def test_a_load_of_clients_has_whole_answers(server):
+    shown = teach.load_clients(server, 1, 3, count=6)
+    assert list(shown.loads) == ["1 client", "3 clients"]
+    assert repr(shown).count("complete") == 2 and not set(FORMATS) & set(repr(shown).split())
+    for load in shown.loads.values():
+        assert load.row["complete"] == 6 and sum(load.parts.values()) > 0
+    assert "text/html" in shown._repr_mimebundle_()
+
+
+def test_a_load_by_the_clock_and_its_chart(server):
+    shown = teach.load_rate(server, 4.0, seconds=1.0)
+    assert repr(shown).splitlines()[-1].split() == ["4", "per", "second", "complete"]
+    chart = teach.draw_knee(shown)
+    assert repr(chart).endswith("at 1 arrival rate") and chart.png.startswith(b"\x89PNG")
+
+
+def test_an_answer_that_is_refused_ends_a_load(server):
+    with pytest.raises(RuntimeError, match="requests did not complete: refused, "):
+        run_load(server, 40, rate=4000.0)
+    server.wait_until_idle()
+
+
+class NotWritten:
+    def feed(self, chunk): ...
+
+
+class Garbles(Reader):
+    def feed(self, chunk):
+        return [text.replace('"text":"', '"text":"x') for text in super().feed(chunk)]
+
+
+def test_a_stream_through_a_learners_reader(server):
+    right = teach.stream_answer(server, "Return the number", Reader)
+    assert repr(right) == "the text of the answer that is not streamed: equal" and right.num_chunks > 10
+    assert right.text in right.to_html() or right.text.replace("'", "&#x27;") in right.to_html()
+    assert repr(teach.stream_answer(server, "Return", NotWritten)) == "the reader has given no event yet"
+    assert repr(teach.stream_answer(server, "Return", Garbles)).endswith("different")
+
+
+def test_it_holds_nothing_after_it_was_mistreated(server):
+    rows = teach.break_server(server).df.set_index("what happens")
+    assert (rows["blocks free after"] == "all").all()
+    assert rows["seen"].tolist() == [
+        "the other one: 200, 16 tokens; the slow one: its whole answer",
+        "0 running, 0 waiting",
+        "0 waiting",
+        "400: max_tokns",
+        "400: invalid_request_error",
+        "400: invalid_request_error",
+        "429, with Retry-After: yes",
+    ]
+
+
+def test_the_next_server_ends_this_one_and_a_wrong_model_says_why(server):
+    first = lesson_server._current[0] if lesson_server._current else server
+    with pytest.raises(ContenderFailed, match="^the server ended with status .*no-such-model"):
+        teach.start_server("no-such-model")
+    assert repr(first).startswith("a server of tiny that has ended")
+
+
+def test_texts_and_speed_beside_the_engine_offline():
+    with_room = LessonServer("tiny", 4, 64)
+    try:
+        assert repr(teach.prove_served(with_room)).count("24 of 24") == 4
+        said = teach.say_server_price(with_room)
+        assert repr(said) == "computed from this run: tokens per second with HTTP, and without"
+        assert [sentence.split(":")[0] for sentence in said.sentences[1:]] == [
+            "Answers that come whole",
+            "Answers that come streamed",
+        ]
+    finally:
+        with_room.close()
+
+
+def test_a_coroutine_runs_beside_a_loop_that_runs_already():
+    async def inside():
+        return in_a_thread(asyncio.sleep(0, "done"))
+
+    assert asyncio.run(inside()) == "done"

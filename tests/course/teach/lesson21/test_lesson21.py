@@ -1,0 +1,263 @@
+"""Lesson 21: wrong answers are told what is wrong, and other right ways pass."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from wrong_answers import right_answers, wrong_answers
+
+from course.teach.lesson21 import exercises
+
+# 21.1
+
+
+def rows_of_w1(x, w1, b1, w2, b2, rank, size):
+    """Cuts w1 by its inputs, and applies relu to a part of a sum."""
+    part = slice(rank * len(w1) // size, (rank + 1) * len(w1) // size)
+    y = np.maximum(x[:, part] @ w1[part] + b1, 0) @ w2
+    return y + b2 if rank == 0 else y
+
+
+def last_share_first(x, w1, b1, w2, b2, rank, size):
+    y = exercises.partial_mlp(x, w1, b1, w2, b2, size - 1 - rank, size)
+    return y
+
+
+def no_return(x, w1, b1, w2, b2, rank, size):
+    exercises.partial_mlp(x, w1, b1, w2, b2, rank, size)
+
+
+test_wrong_parts = wrong_answers(
+    "21.1",
+    {
+        "cut by inputs": (rows_of_w1, "you return"),
+        "in another order": (last_share_first, "you return"),
+        "no return": (no_return, "is a `return` missing?"),
+    },
+)
+
+
+def by_einsum(x, w1, b1, w2, b2, rank, size):
+    h = np.einsum("nk,kh->nh", x, np.array_split(w1, size, axis=1)[rank]) + np.split(b1, size)[rank]
+    h[h < 0] = 0
+    return np.einsum("nh,hm->nm", h, np.split(w2, size)[rank]) + b2 * (rank == 0)
+
+
+def by_columns(x, w1, b1, w2, b2, rank, size):
+    """One column of w1, and row of w2, after the other."""
+    y = np.zeros((len(x), w2.shape[1])) + (b2 if rank == 0 else 0)
+    for column in range(rank * len(b1) // size, (rank + 1) * len(b1) // size):
+        y += np.outer(np.clip(x @ w1[:, column] + b1[column], 0, None), w2[column])
+    return y
+
+
+def with_zeros(x, w1, b1, w2, b2, rank, size):
+    """The whole MLP, with zeros for what the other ranks have."""
+    own = np.repeat(np.arange(size), len(b1) // size) == rank
+    return np.maximum(x @ (w1 * own) + b1 * own, 0) @ (w2 * own[:, None]) + (b2 if rank == 0 else 0 * b2)
+
+
+test_other_parts = right_answers(
+    "21.1", {"einsum and split": by_einsum, "by columns": by_columns, "with zeros": with_zeros}
+)
+
+# 21.2
+
+
+def one_based(num_heads, num_kv_heads, head_dim, rank, size):
+    return [row + 1 for row in exercises.qkv_rows(num_heads, num_kv_heads, head_dim, rank, size)]
+
+
+def heads_only(num_heads, num_kv_heads, head_dim, rank, size):
+    return exercises.qkv_rows(num_heads, num_kv_heads, head_dim, 0, size)
+
+
+test_wrong_rows = wrong_answers(
+    "21.2",
+    {"from 1": (one_based, "expected [0"), "rank 0's": (heads_only, "you return")},
+)
+
+
+def from_a_mask(num_heads, num_kv_heads, head_dim, rank, size):
+    """Marks each row with its rank, and collects those of one."""
+    owners = [head * size // heads for heads in (num_heads, num_kv_heads, num_kv_heads) for head in range(heads)]
+    return [row for row, owner in enumerate(np.repeat(owners, head_dim)) if owner == rank]
+
+
+def by_splits(num_heads, num_kv_heads, head_dim, rank, size):
+    rows = np.arange((num_heads + 2 * num_kv_heads) * head_dim)
+    q, k, v = np.split(rows, [num_heads * head_dim, (num_heads + num_kv_heads) * head_dim])
+    return [int(row) for part in (q, k, v) for row in np.split(part, size)[rank]]
+
+
+def by_ranges(num_heads, num_kv_heads, head_dim, rank, size):
+    found, start = [], 0
+    for heads in (num_heads, num_kv_heads, num_kv_heads):
+        found += range(start + rank * heads // size * head_dim, start + (rank + 1) * heads // size * head_dim)
+        start += heads * head_dim
+    return found
+
+
+test_other_rows = right_answers("21.2", {"a mask": from_a_mask, "splits": by_splits, "ranges": by_ranges})
+
+# 21.3
+
+
+def off_by_one(rank, size):
+    return [(rank - 1 - step) % size for step in range(2 * (size - 1))]
+
+
+def no_return_of_ring(rank, size):
+    exercises.ring_chunks(rank, size)
+
+
+def names_of_chunks(rank, size):
+    return [f"chunk {chunk}" for chunk in exercises.ring_chunks(rank, size)]
+
+
+def one_step_too_many(rank, size):
+    return [(rank - step) % size for step in range(2 * size - 1)]
+
+
+def the_other_way(rank, size):
+    return [(rank + step) % size for step in range(2 * (size - 1))]
+
+
+def never_around(rank, size):
+    return [rank - step for step in range(2 * (size - 1))]
+
+
+def always_its_own(rank, size):
+    return [rank] * (2 * (size - 1))
+
+
+test_wrong_rings = wrong_answers(
+    "21.3",
+    {
+        "starts with the neighbour's chunk": (off_by_one, "you return"),
+        "no return": (no_return_of_ring, "is a `return` missing?"),
+        "names": (names_of_chunks, "you return ['chunk 0'"),
+        "one step too many": (one_step_too_many, "you return"),
+        "the other way": (the_other_way, "chunk numbers fall"),
+        "never around": (never_around, "you return [0, -1]"),
+        "its own alone": (always_its_own, "not its own chunk again"),
+    },
+)
+
+
+def follow(rank, size):
+    """What a rank sends is what its left neighbour sent in the step before."""
+    if size == 1:
+        return []
+    sent = list(range(size))
+    found = []
+    for _ in range(2 * (size - 1)):
+        found.append(sent[rank])
+        sent = [sent[i - 1] for i in range(size)]
+    return found
+
+
+def twice_around(rank, size):
+    order = [chunk % size for chunk in range(rank, rank - size, -1)]
+    return (order + order)[: 2 * size - 2]
+
+
+def by_halves(rank, size):
+    sums = [(rank - step) % size for step in range(size - 1)]
+    return tuple(sums + [(rank + 1 - step) % size for step in range(size - 1)])
+
+
+test_other_rings = right_answers("21.3", {"followed": follow, "twice around": twice_around, "halves": by_halves})
+
+
+def test_the_ring_sums_every_chunk_on_every_rank():
+    for size in range(1, 7):
+        numbers = [[10**rank * (chunk + 1) for chunk in range(size)] for rank in range(size)]
+        wanted = [sum(own[chunk] for own in numbers) for chunk in range(size)]
+        sends = [exercises.ring_chunks(rank, size) for rank in range(size)]
+        for step in range(2 * (size - 1)):
+            messages = [(sends[rank][step], numbers[rank][sends[rank][step]]) for rank in range(size)]
+            for rank, (chunk, number) in enumerate(messages):
+                to = numbers[(rank + 1) % size]
+                to[chunk] = to[chunk] + number if step < size - 1 else number
+        assert numbers == [wanted] * size
+
+
+# 21.4
+
+
+class Layer(torch.nn.Module):
+    def __init__(self, weight, bias, all_reduce):
+        super().__init__()
+        self.weight, self.bias, self.all_reduce = weight, bias, all_reduce
+
+
+class AddsToTheBias(Layer):
+    def forward(self, x):
+        y = x @ self.weight.T
+        return self.all_reduce(y if self.bias is None else self.bias.add_(y[0]).expand_as(y).clone())
+
+
+class Twice(Layer):
+    def forward(self, x):
+        return self.all_reduce(self.all_reduce(torch.nn.functional.linear(x, self.weight, self.bias)))
+
+
+class NoSum(Layer):
+    def forward(self, x):
+        return torch.nn.functional.linear(x, self.weight, self.bias)
+
+
+class AsNumbers(Layer):
+    def forward(self, x):
+        return self.all_reduce(x @ self.weight.T).tolist()
+
+
+class ForgetsTheBias(Layer):
+    def forward(self, x):
+        y, self.bias = torch.nn.functional.linear(x, self.weight, self.bias), None
+        return self.all_reduce(y)
+
+
+test_wrong_layers = wrong_answers(
+    "21.4",
+    {
+        "once": (ForgetsTheBias, "a second call of forward gives another result"),
+        "changes the bias": (AddsToTheBias, "the bias was handed in, and forward has changed it"),
+        "two sums": (Twice, "you return"),
+        "no sum": (NoSum, "all_reduce was not called"),
+        "a list": (AsNumbers, "forward must return a tensor, got list"),
+    },
+)
+
+
+class BiasFirst(Layer):
+    def forward(self, x):
+        bias = 0 if self.bias is None else self.bias
+        return self.all_reduce(bias + x @ self.weight.T)
+
+
+class ALinearInside(torch.nn.Module):
+    def __init__(self, weight, bias, all_reduce):
+        super().__init__()
+        self.linear = torch.nn.Linear(*weight.T.shape, bias=bias is not None)
+        self.linear.weight.data = weight
+        if bias is not None:
+            self.linear.bias.data = bias
+        self.all_reduce = all_reduce
+
+    @torch.no_grad()
+    def forward(self, x):
+        return self.all_reduce(self.linear(x))
+
+
+class ByAddmm(Layer):
+    def forward(self, x):
+        y = x @ self.weight.T if self.bias is None else torch.addmm(self.bias, x, self.weight.T)
+        self.all_reduce(y)  # in the same memory
+        return y
+
+
+test_other_layers = right_answers(
+    "21.4", {"bias first": BiasFirst, "nn.Linear": ALinearInside, "the sum in place": ByAddmm}
+)

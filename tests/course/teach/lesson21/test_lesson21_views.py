@@ -1,0 +1,96 @@
+"""Lesson 21's picture, tables and stage with a layer of a learner's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_lesson21 import BiasFirst
+
+from course.display.grid import VEGA
+from course.teach.lesson21 import reduce_times, split_picture
+from course.teach.lesson21.own_layer import with_row_parallel
+from course.teach.lesson21.rank_sizes import split_sizes
+from course.teach.measure.prove import prove
+from roseinfer.models import load_model
+from stages import OneTable, TensorParallel
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return load_model("tiny")
+
+
+def test_the_picture_ends_with_the_product_on_both_devices():
+    grid = split_picture.draw_split()
+    y = split_picture.relu(split_picture.X @ split_picture.A) @ split_picture.B
+    assert len(grid.lengths) == 1 and grid.lengths[""] == len(split_picture.STEPS)
+    last = grid.texts(len(split_picture.STEPS) - 1)
+    for number in y.flatten():
+        assert last.count(str(number)) >= 2
+    assert "partial y" in grid.texts(3) and "partial y" not in last
+    bundle, _ = grid._repr_mimebundle_()
+    assert {"text/plain", VEGA, "image/png"} <= set(bundle)
+
+
+def test_partial_sums_add_up_in_the_picture():
+    x, a, b = split_picture.X, split_picture.A, split_picture.B
+    parts = [split_picture.relu(x @ a[:, part]) @ b[part] for part in split_picture.halves()]
+    assert (sum(parts) == split_picture.relu(x @ a) @ b).all() and not (parts[0] == parts[1]).all()
+
+
+def test_sizes_of_ranks_halve_what_is_split_and_keep_what_is_whole():
+    rows = split_sizes("random:llama-7b", (1, 2)).df
+    whole, half = rows.iloc[0], rows.iloc[1]
+    assert (whole["query heads"], half["query heads"]) == (32, 16)
+    assert half["all-reduces per step"] == 64 and whole["all-reduces per step"] == 0
+    assert whole["weights of a rank, GB"] / 2 < half["weights of a rank, GB"] < whole["weights of a rank, GB"]
+    assert half["KB per token and all-reduce"] == 4096 * 2 / 1000
+    with pytest.raises(ValueError, match="tensor_parallel_size=3 must divide"):
+        split_sizes("random:llama-7b", (3,))
+
+
+def test_a_ring_takes_its_messages_one_after_another():
+    assert reduce_times.ring_seconds(1000, 2, 100.0, 0.5) == 2 * (500 / 100 + 0.5)
+    assert reduce_times.ring_seconds(1000, 4, 100.0, 0.0) == pytest.approx(2 * 3 / 4 * 10)
+    assert reduce_times.ring_seconds(1000, 1, 100.0, 0.5) == 0
+
+
+def test_an_unknown_link_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match="link='USB' is not in .* allowed: NVLink 4, PCIe 5.0 x16"):
+        reduce_times.link_of("USB")
+
+
+@pytest.mark.slow
+def test_all_reduces_are_timed_between_two_processes():
+    times = reduce_times.time_all_reduces((64, 4096))
+    assert list(times.df["bytes"]) == [64, 4096] and (times.df["gloo here, µs"] > 0).all()
+    assert "times as long as the fastest link" in reduce_times.say_links(times).to_html()
+
+
+def test_the_share_of_all_reduces_counts_two_per_layer(tiny):
+    rows = reduce_times.reduce_share(TensorParallel, tiny, (1, 2)).df
+    assert list(rows["all-reduces per step"]) == [2 * tiny.config.num_layers] * 2
+    assert (rows["share, %"] > 0).all() and (rows["share, %"] < 100).all()
+
+
+def test_an_own_layer_runs_on_rank_0(tiny):
+    calls = []
+
+    class Counted(BiasFirst):
+        def forward(self, x):
+            calls.append(len(x))
+            return super().forward(x)
+
+    own = with_row_parallel(TensorParallel, "Own", Counted)
+    rows = prove(own, tiny, (3, 9), max_tokens=3).df
+    assert list(rows["reference"]) == list(rows["transformers"]) == ["equal"] * 2
+    assert own.name == "Own" and len(calls) % (2 * tiny.config.num_layers) == 0 and calls
+
+
+def test_a_stub_is_left_out_and_another_stage_is_refused():
+    class Stub(torch.nn.Module):
+        def forward(self, x): ...
+
+    assert with_row_parallel(TensorParallel, "Own", Stub).row_parallel is TensorParallel.row_parallel
+    with pytest.raises(ValueError, match="stage_class must have a class `row_parallel`"):
+        with_row_parallel(OneTable, "Own", Stub)

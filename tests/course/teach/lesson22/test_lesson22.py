@@ -1,0 +1,307 @@
+"""Lesson 22: wrong answers are told what is wrong, and other right ways pass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import pytest
+from wrong_answers import right_answers, wrong_answers
+
+from course.contest import first_entry
+from course.teach.lesson22 import exercises, step_counts
+from course.teach.lesson22.step_counts import count_steps
+from roseinfer.engine.policies import FirstCome, LongestOutput, Packed, Policy, ShortestPrompt
+from roseinfer.sequence import SamplingParams
+
+# 22.1
+
+
+def sorts_in_place(baseline, own):
+    baseline.sort()
+    own.sort()
+    return exercises.right_ratio(baseline, own), exercises.right_verdict(baseline, own)
+
+
+def one_value(baseline, own):
+    return exercises.right_ratio(baseline, own)
+
+
+def turned(baseline, own):
+    return exercises.right_verdict(baseline, own), exercises.right_ratio(baseline, own)
+
+
+def other_words(baseline, own):
+    return exercises.right_ratio(baseline, own), exercises.right_verdict(baseline, own).upper()
+
+
+def rounded(baseline, own):
+    return round(exercises.right_ratio(baseline, own)), exercises.right_verdict(baseline, own)
+
+
+test_wrong_scores = wrong_answers(
+    "22.1",
+    {
+        "sorts in place": (sorts_in_place, "which is the caller's: make a copy"),
+        "one value": (one_value, "expected (score, verdict), got 1.0"),
+        "turned round": (turned, "baseline=[1.0], own=[1.0]"),
+        "other words": (other_words, "expected 'overlap'"),
+        "rounded": (rounded, "expected 0.5"),
+    },
+)
+
+
+def by_sorting(baseline, own):
+    def middle(times):
+        times, half = sorted(times), len(times) // 2
+        return times[half] if len(times) % 2 else (times[half - 1] + times[half]) / 2
+
+    faster, slower = sorted(own)[-1] < sorted(baseline)[0], sorted(own)[0] > sorted(baseline)[-1]
+    return [middle(baseline) / middle(own), "faster" if faster else "slower" if slower else "overlap"]
+
+
+def by_numpy(baseline, own):
+    signs = np.sign(np.subtract.outer(baseline, own))
+    verdict = {1.0: "faster", -1.0: "slower"}.get(float(signs.min())) if signs.min() == signs.max() else None
+    return np.median(baseline) / np.median(own), verdict or "overlap"
+
+
+def by_pairs(baseline, own):
+    """Every run against every run."""
+    wins = {b > o for b in baseline for o in own} | {None for b in baseline for o in own if b == o}
+    verdict = "faster" if wins == {True} else "slower" if wins == {False} else "overlap"
+    return median(baseline) * (1 / median(own)), verdict
+
+
+test_right_scores = right_answers("22.1", {"sorting": by_sorting, "NumPy": by_numpy, "pairs": by_pairs})
+
+# 22.2
+
+
+def booleans(next_token, requests, answers):
+    wrong = exercises.right_wrong(requests, answers)
+    return [i in wrong for i in range(len(requests))]
+
+
+def printed(next_token, requests, answers):
+    print(exercises.right_wrong(requests, answers))
+
+
+def backwards(next_token, requests, answers):
+    return exercises.right_wrong(requests, answers)[::-1]
+
+
+def changes_prompts(next_token, requests, answers):
+    wrong = exercises.right_wrong(requests, answers)
+    for prompt, _ in requests:
+        prompt.append(next_token(prompt))
+    return wrong
+
+
+test_wrong_judges = wrong_answers(
+    "22.2",
+    {
+        "booleans": (booleans, "you return [True], expected [0]"),
+        "printed": (printed, "is a `return` missing?"),
+        "backwards": (backwards, "expected [0, 1]"),
+        "changes the prompts": (changes_prompts, "which is the caller's: make a copy"),
+    },
+)
+
+
+def by_teacher_forcing(next_token, requests, answers):
+    wrong = []
+    for i, ((prompt, max_tokens), answer) in enumerate(zip(requests, answers, strict=True)):
+        right = all(next_token(prompt + answer[:n]) == token for n, token in enumerate(answer))
+        if not right or len(answer) != max_tokens:
+            wrong.append(i)
+    return tuple(wrong)
+
+
+def by_a_set(next_token, requests, answers):
+    wrong = set()
+    for i, (prompt, max_tokens) in enumerate(requests):
+        text = [*prompt]
+        for n in range(max_tokens):
+            token = next_token(text)
+            if n >= len(answers[i]) or answers[i][n] != token:
+                wrong.add(i)
+                break
+            text.append(token)
+        if len(answers[i]) > max_tokens:
+            wrong.add(i)
+    return sorted(wrong)
+
+
+def by_whole_texts(next_token, requests, answers):
+    def continued(prompt, max_tokens):
+        return [] if not max_tokens else [token := next_token(prompt), *continued([*prompt, token], max_tokens - 1)]
+
+    return [i for i, request in enumerate(requests) if continued(*request) != [*answers[i]]]
+
+
+test_right_judges = right_answers(
+    "22.2",
+    {"one token after the other": by_teacher_forcing, "a set": by_a_set, "recursive": by_whole_texts},
+)
+
+# 22.3
+
+
+class Broken(Policy):
+    def key(self, seq):
+        return seq.no_such
+
+
+def changing(change):
+    """A policy that changes every sequence that it sees."""
+
+    class Changing(Policy):
+        def key(self, seq):
+            change(seq)
+            return 0
+
+    return Changing
+
+
+def drops_the_others(self, waiting, room):
+    del waiting[1:]
+    return 0
+
+
+def shortens_the_first(self, waiting, room):
+    object.__setattr__(waiting[0][-1].params, "max_tokens", 1)
+    return 0
+
+
+class AddsTokens(Policy):
+    """Writes tokens into sequences that run, so that fewer are left for steps."""
+
+    def __init__(self):
+        self.seqs = []
+
+    def key(self, seq):
+        self.seqs.append(seq)
+        return 0
+
+    def pick(self, waiting, room):
+        for seq in self.seqs:
+            if 0 < len(seq.output_ids) < seq.params.max_tokens - 2:
+                seq.token_ids.append(0)
+        return 0
+
+
+ONE_TOKEN = SamplingParams(max_tokens=1, ignore_eos=True)
+test_wrong_policies = wrong_answers(
+    "22.3",
+    {
+        "an object": (FirstCome(), "expected a subclass of Policy, got <"),
+        "another class": (dict, "expected a subclass of Policy, got <class 'dict'>"),
+        "first come": (FirstCome, ": key does not tell long outputs from short ones"),
+        "the shortest prompt": (ShortestPrompt, ": key does not tell long outputs from short ones"),
+        "the longest that fits": (Packed, "served takes "),
+        "shortest outputs": (
+            type("Short", (Policy,), {"key": lambda self, seq: seq.max_len - len(seq)}),
+            ": the longest outputs begin last, and run on alone at the end",
+        ),
+        "the engine's own": (LongestOutput, "it is the library's own: `roseinfer.engine.policies.LongestOutput`"),
+        "by max_len": (
+            type("Len", (Policy,), {"key": lambda self, seq: -seq.max_len}),
+            ": max_len counts the prompt, too, and a long prompt is no long output",
+        ),
+        "an error": (Broken, "AttributeError"),
+        "one token of each": (
+            changing(lambda seq: object.__setattr__(seq.params, "max_tokens", 1)),
+            "run 1: key changed request 0: a policy only reads a sequence",
+        ),
+        "params of its own": (changing(lambda seq: setattr(seq, "params", ONE_TOKEN)), "key changed request 0"),
+        "an end of its own": (changing(lambda seq: setattr(seq, "finish_reason", "length")), "key changed request 0"),
+        "a shorter prompt": (changing(lambda seq: seq.token_ids.pop()), "key changed request 0"),
+        "a longer prompt": (changing(lambda seq: seq.token_ids.append(0)), "key changed request 0"),
+        "one token, later": (
+            type("Late", (Policy,), {"key": lambda self, seq: 0, "pick": shortens_the_first}),
+            "tokens: a policy only reads sequences",
+        ),
+        "tokens of its own": (AddsTokens, "tokens: a policy only reads sequences"),
+        "requests that are dropped": (
+            type("Drops", (Policy,), {"key": lambda self, seq: 0, "pick": drops_the_others}),
+            "ends with 0 of its",
+        ),
+    },
+)
+test_right_policies = right_answers(
+    "22.3",
+    {
+        "halves": type("Half", (Policy,), {"key": lambda self, seq: 0 if seq.params.max_tokens >= 24 else 1}),
+        "as a tuple": type(
+            "Pair", (Policy,), {"key": lambda self, seq: (-seq.params.max_tokens, seq.num_prompt_tokens)}
+        ),
+        "by max_tokens": type("Most", (Policy,), {"key": lambda self, seq: -seq.params.max_tokens}),
+    },
+)
+
+
+def test_the_drawn_runs_leave_something_to_gain():
+    for seed in exercises.DRAWN:
+        assert count_steps(LongestOutput(), seed) == 88
+        assert count_steps("fcfs", seed) >= 100
+
+
+def test_a_count_with_more_places_than_the_contest_has_is_refused(monkeypatch):
+    monkeypatch.setattr(step_counts, "ROOM", {**step_counts.ROOM, "max_num_seqs": 24})
+    with pytest.raises(ValueError, match="step 0 runs 16 requests at a time, allowed: 8"):
+        count_steps("fcfs", 1)
+
+
+# 22.4
+
+HONEST = "from course.contest import Policy\nclass Mine(Policy):\n    def key(self, seq):\n        return 0\n"
+CHEAT = HONEST + (
+    "import course.contest.worker as worker\n"
+    "honest = worker.say\n"
+    "def say(outbox, message):\n"
+    "    honest(outbox, message | {'ended': [[n, [7] * len(own)] for n, own in message.get('ended', ())]})\n"
+    "worker.say = say\n"
+)
+TEMPLATE = Path(first_entry.__file__).read_text(encoding="utf-8")
+test_wrong_entries = wrong_answers(
+    "22.4",
+    {
+        "a class": (FirstCome, "expected the name of a file or its text, got <class"),
+        "no such file": ("no_such_entry.py", "file no_such_entry.py: there is no such file"),
+        "no Python": ("class Mine(Policy)\n    pass\n", "entry.py, line 1: is no Python ("),
+        "no class": ("key = 1\n", "has no class; an entry is a class derived from"),
+        "two classes": (HONEST + HONEST.replace("Mine", "Other"), "has 2 entries, Mine, Other: keep one"),
+        "another class": ("class Mine:\n    pass\n", "Mine is no entry: derive it from Policy"),
+        "an error": ("1 / 0\n" + HONEST, "ZeroDivisionError: division by zero, in line 1"),
+        "no such setting": (
+            "from course.contest import Settings\nclass Mine(Settings):\n    settings = {'fast': True}\n",
+            "EngineConfig has no argument 'fast'",
+        ),
+        "the first entry, with a comment": (
+            TEMPLATE + "# mine\n",
+            "it is the entry that `roseinfer contest new` writes",
+        ),
+        "wrong tokens": (CHEAT, "request 0: token 0 is wrong"),
+    },
+)
+SETTINGS = "from course.contest import Settings\nclass Mine(Settings):\n    settings = {}\n"
+test_right_entries = right_answers(
+    "22.4",
+    {
+        "a policy": HONEST,
+        "settings": SETTINGS.replace("{}", "{'enable_prefix_caching': True}"),
+        "nothing changed": SETTINGS,
+    },
+)
+
+
+@pytest.mark.slow
+def test_an_entry_is_run():
+    with pytest.raises(exercises.Wrong, match="request 0: token 0 is wrong"):
+        exercises.own_entry(CHEAT)
+
+
+def test_a_median_is_no_mean():
+    assert exercises.right_ratio([2.0, 2.0, 9.0], [1.0, 1.0, 1.0]) == median([2.0, 2.0, 9.0])

@@ -1,0 +1,154 @@
+"""Pictures of lesson 22, and contests from a notebook."""
+
+from __future__ import annotations
+
+import pytest
+
+from course import teach
+from course.contest import Draft, Policy
+from course.contest.score import Score, score_row
+from course.contest.workload import MIXED
+from course.teach.lesson22 import contest_cell
+from course.teach.lesson22.contest_cell import Outcomes, as_file
+from course.teach.lesson22.contest_pictures import slots_picture
+from course.teach.lesson22.contest_run import SLOTS, ContestRun, Stay, record_contest
+from roseinfer.models import load_model
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load_model("tiny", device="cpu")
+
+
+class LongestFirst(Policy):
+    name = "longest"
+
+    def key(self, seq):
+        return len(seq) - seq.max_len
+
+
+def test_a_workload_is_a_line_for_each_request():
+    grid = teach.draw_workload("mixed", seed=4)
+    assert grid.text == "workload mixed: 24 requests, 8 plain, 8 repeating, 8 shared; 660 new tokens"
+    cells = grid.frames[0].panels[0].cells
+    assert [c.width for c in cells[::2]] == [len(one.prompt) for one in MIXED.draw(4)]
+    assert [c.width for c in cells[1::2]] == [one.max_tokens for one in MIXED.draw(4)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", [None, LongestFirst])
+def test_a_run_gives_every_request_its_tokens_in_the_steps_that_are_counted(entry, model):
+    run = record_contest(entry, model)
+    made = [sum(step.get(i, 0) for step in run.made) for i in range(24)]
+    assert made == [one.max_tokens for one in run.requests]
+    assert run.num_steps == len(run.seconds) == teach.count_steps(LongestFirst() if entry else "fcfs", seed=4)
+    assert all(len(step) <= SLOTS for step in run.made)
+
+
+def test_stays_fill_the_first_free_slot():
+    requests = MIXED.draw(1)[:3]
+    made = [{0: 1, 1: 1}, {0: 1}, {0: 1, 2: 1}, {2: 1}]
+    run = ContestRun(requests, made, [0.1] * 4)
+    assert run.stays() == [Stay(0, 0, 0, 2), Stay(1, 1, 0, 0), Stay(2, 1, 2, 3)]
+    assert run.num_empty == 4 * SLOTS - 6
+
+
+def test_the_picture_moves_to_the_last_step_of_each_run():
+    requests = MIXED.draw(1)[:2]
+    short = ContestRun(requests, [{0: 1, 1: 1}] * 6, [0.1] * 6)
+    long = ContestRun(requests, [{0: 1}] * 5 + [{1: 1}] * 5, [0.1] * 10)
+    grid = slots_picture({"long": long, "short": short})
+    assert (
+        grid.text == "long: 10 steps, 70 empty slots over all of them\nshort: 6 steps, 36 empty slots over all of them"
+    )
+    assert grid.lengths == {"long": 3, "short": 2}
+    assert "long, step 4 of 10: 1 of 8 slots in use, 1 requests queued" in grid.texts(0)
+    assert "long, step 10 of 10: 1 of 8 slots in use, 0 requests queued" in grid.texts(2)
+    assert "short, step 6 of 6: 2 of 8 slots in use, 0 requests queued" in grid.texts(1, "short")
+
+
+@pytest.mark.slow
+def test_the_profile_counts_all_steps_and_tokens(model):
+    shown = teach.profile_contest(None, model)
+    assert shown.df["steps"].sum() == teach.count_steps("fcfs", seed=4)
+    assert shown.df["tokens"].sum() == MIXED.num_tokens
+    assert shown.df["of the time"].sum() == pytest.approx(1)
+
+
+@pytest.mark.slow
+def test_drafts_change_the_steps_of_a_run_and_no_token(model):
+    class Last(Draft):
+        def draft(self, token_ids, num_tokens):
+            return token_ids[-2:]
+
+    run = record_contest(Last, model, "short")
+    assert sum(sum(step.values()) for step in run.made) == 112
+
+
+# Contests
+
+
+def score_of(name: str, speed: float) -> Score:
+    row = score_row(name, "Policy", [1.0, 1.1], [1 / speed, 1.1 / speed])
+    return Score(arguments={}, rows=[row], host={}, device="a CPU", versions={}, commit=None)
+
+
+def test_outcomes_are_exact_but_for_times():
+    outcomes = Outcomes("mixed", 2, {"fast": score_of("fast", 2.0), "bad": "request 1: token 0 is wrong"})
+    lines = repr(outcomes).splitlines()
+    assert [line.split() for line in lines[3:]] == [["fast", "equal"], ["bad", "refused"]]
+    assert outcomes.score("fast") == 2.0
+    with pytest.raises(ValueError, match="bad has no score: request 1"):
+        outcomes.score("bad")
+    html = outcomes._repr_mimebundle_()["text/html"]
+    assert "×2.00" in html and "request 1: token 0 is wrong" in html
+
+
+def test_sentences_say_what_was_measured():
+    slow, same = score_of("slow", 0.5), score_of("same", 1.0)
+    said = teach.say_contest(Outcomes("mixed", 2, {"slow": slow, "same": same, "bad": "it hangs"}))
+    assert said.sentences == (
+        "slow on mixed: 0.50 times as fast as the baseline, slower in 2 of 2 runs.",
+        "same on mixed: the ranges overlap, so no difference is shown (median ratio 1.00).",
+        "bad has no score on mixed: it hangs.",
+    )
+
+
+def test_a_stub_is_no_entry(monkeypatch):
+    monkeypatch.setattr(contest_cell, "Contest", None)  # no contest is held
+    outcomes = teach.run_contest({"mine": ...})
+    assert outcomes.scores == {} and "none yet: see the exercise above" in repr(outcomes)
+
+
+def test_an_unknown_workload_is_refused():
+    with pytest.raises(ValueError, match="workload: unknown one 'long'"):
+        teach.run_contest({"mine": "class A: pass\n"}, workload="long")
+
+
+def test_an_entry_is_a_text_or_a_file(tmp_path):
+    text = "class A:\n    pass\n"
+    path = tmp_path / "a.py"
+    path.write_text(text)
+    assert as_file(text).source == as_file(str(path)).source == text
+    assert as_file(text).path == "entry.py"
+
+
+@pytest.mark.slow
+def test_a_contest_scores_and_refuses():
+    honest = "from course.contest import Policy\nclass A(Policy):\n    def key(self, seq):\n        return 0\n"
+    wrong = honest.replace("return 0", "exit(3)")
+    outcomes = teach.run_contest({"mine": honest, "leaves": wrong}, workload="short", repeats=1)
+    assert outcomes.score("mine") > 0
+    assert outcomes.scores["leaves"] == "it failed in its first run: SystemExit: 3, in line 4 of entry.py"
+
+
+def test_a_policy_tuned_to_one_workload_loses_on_another():
+    class Tuned(Policy):
+        def key(self, seq):
+            return 0 if 48 <= seq.num_prompt_tokens <= 72 else 1
+
+    shown = teach.compare_policies({"first come": "fcfs", "tuned": Tuned()}, ["mixed", "turned"], num_runs=4)
+    counts = {(row.workload, row.policy): row.steps for row in shown.df.itertuples()}
+    assert counts["mixed", "first come"] == (112 + 128 + 100 + 104) / 4
+    assert counts["mixed", "tuned"] < counts["mixed", "first come"]
+    assert counts["turned", "tuned"] > counts["turned", "first come"]

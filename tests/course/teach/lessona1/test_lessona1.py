@@ -1,0 +1,435 @@
+"""Background notebook a1: wrong answers of its exercises are told what is wrong, and right ones pass."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from wrong_answers import right_answers, wrong_answers
+
+from course.teach.lessona1.attention_math import causal, grouped, one_query, scores_of
+from course.teach.lessona1.exercises import CAUSAL, GROUPED, make_heads
+from roseinfer.models import load_model
+from roseinfer.reference import reference_logits
+from roseinfer.stage import PromptAttention
+
+# a1.1
+
+
+def exp_unshifted(query, keys, values):
+    weights = torch.exp(keys @ query / len(query) ** 0.5)
+    return weights @ values / weights.sum()
+
+
+def scale_in_place(query, keys, values):
+    return torch.softmax(keys @ query.div_(query.size(0) ** 0.5), 0) @ values
+
+
+def as_a_row(query, keys, values):
+    return one_query(query, keys, values)[None]
+
+
+def token_by_token(query, keys, values):
+    scores = [float(query @ key) / math.sqrt(len(query)) for key in keys]
+    weights = [math.exp(score - max(scores)) for score in scores]
+    return sum(weight / sum(weights) * value for weight, value in zip(weights, values, strict=True))
+
+
+def online(query, keys, values):
+    """The online softmax of lesson 05, one token at a time."""
+    top, total, acc = torch.tensor(-math.inf), 0.0, torch.zeros_like(query)
+    for key, value in zip(keys, values, strict=True):
+        score = query @ key * len(query) ** -0.5
+        new_top = torch.maximum(top, score)
+        total = total * torch.exp(top - new_top) + torch.exp(score - new_top)
+        acc = acc * torch.exp(top - new_top) + torch.exp(score - new_top) * value
+        top = new_top
+    return acc / total
+
+
+def as_matrices(query, keys, values):
+    scores = (query[None] / query.numel() ** 0.5) @ keys.T
+    return (F.softmax(scores, dim=1) @ values).squeeze(0)
+
+
+test_wrong_attention_of_one_query = wrong_answers(
+    "a1.1",
+    {
+        "nothing returned": (lambda query, keys, values: None, "got None: is a `return` missing?"),
+        "exp overflows": (exp_unshifted, "exp of a large score overflows"),
+        "the query scaled in place": (scale_in_place, "query was handed in, and you have changed it"),
+        "a row": (as_a_row, "shape (1, 1), expected (1,): values right, only dimensions of size 1 differ"),
+        "values summed in float64": (
+            lambda query, keys, values: one_query(query, keys, values).double(),
+            "dtype float64, expected float32",
+        ),
+        "PyTorch's own": (
+            lambda query, keys, values: F.scaled_dot_product_attention(query[None], keys, values)[0],
+            "PyTorch's own F.scaled_dot_product_attention: write this part by hand",
+        ),
+        "PyTorch's own, by its other name": (
+            lambda query, keys, values: torch.ops.aten.scaled_dot_product_attention(query[None], keys, values)[0],
+            "PyTorch's own F.scaled_dot_product_attention: write this part by hand",
+        ),
+        "weights of the values": (
+            lambda query, keys, values: (values @ query / len(query) ** 0.5).softmax(0) @ values,
+            "T=2, D=1: 1 of 1 values differ",
+        ),
+        "weights instead of the sum": (
+            lambda query, keys, values: (keys @ query / len(query) ** 0.5).softmax(0),
+            "T=1, D=1: 1 of 1 values differ",
+        ),
+    },
+)
+test_right_attention_of_one_query = right_answers(
+    "a1.1",
+    {
+        "token by token in Python": token_by_token,
+        "the online softmax": online,
+        "as matrices": as_matrices,
+        "by einsum": lambda q, k, v: torch.einsum("t,td->d", torch.softmax(k @ (q / len(q) ** 0.5), -1), v),
+    },
+)
+
+
+# a1.2
+
+
+def rows(q, k, v):
+    heads = [
+        torch.stack([one_query(q[h, i], k[h, : i + 1], v[h, : i + 1]) for i in range(q.size(1))]) for h in range(len(q))
+    ]
+    return torch.stack(heads)
+
+
+def mask_of(q):
+    """[T, T]: -inf after the diagonal."""
+    return torch.full((q.size(1), q.size(1)), -math.inf).triu(1)
+
+
+def added_mask(q, k, v):
+    return torch.softmax(torch.einsum("htd,hsd->hts", q, k) / q.size(2) ** 0.5 + mask_of(q), -1) @ v
+
+
+def multiplied_mask(q, k, v):
+    """A product with -inf: 0 times -inf is NaN."""
+    hidden = torch.ones(q.size(1), q.size(1)).triu(1)
+    return torch.softmax(q @ k.mT / q.size(2) ** 0.5 + hidden * float("-inf"), -1) @ v
+
+
+def renormalised(q, k, v):
+    """Masked after the exp, and divided by what is left; shifted by the largest visible score."""
+    visible = torch.ones(q.size(1), q.size(1)).tril()
+    scores = q @ k.mT / q.size(2) ** 0.5
+    top = scores.masked_fill(visible == 0, -math.inf).amax(-1, keepdim=True)
+    weights = torch.exp((scores - top).clamp(max=0)) * visible
+    return weights / weights.sum(-1, keepdim=True) @ v
+
+
+def shifted_by_all(q, k, v):
+    """Shifted by the largest score of the row, hidden ones too: exp of all visible ones may become 0."""
+    weights = (q @ k.mT / q.size(2) ** 0.5).softmax(-1).tril()
+    return weights / weights.sum(-1, keepdim=True) @ v
+
+
+def filled(number):
+    """Hidden scores become this number."""
+    return lambda q, k, v: (q @ k.mT / q.size(2) ** 0.5).masked_fill(mask_of(q) < 0, number).softmax(-1) @ v
+
+
+def added(number):
+    """This number is added to hidden scores."""
+    return lambda q, k, v: (q @ k.mT / q.size(2) ** 0.5 + number * (mask_of(q) < 0)).softmax(-1) @ v
+
+
+def scaled_first(q, k, v):
+    q = q * q.size(2) ** -0.5
+    return (q @ k.mT + mask_of(q)).softmax(-1) @ v
+
+
+def by_logsumexp(q, k, v):
+    """A score near -100,000 rounds logsumexp by up to 0.004."""
+    scores = q @ k.mT / q.size(2) ** 0.5 + mask_of(q)
+    return torch.exp(scores - scores.logsumexp(-1, keepdim=True)) @ v
+
+
+def hidden_where_zero(q, k, v):
+    scores = (q @ k.mT / q.size(2) ** 0.5).tril()
+    return torch.where(scores == 0, -math.inf, scores).softmax(-1) @ v
+
+
+def mask_of_seventy(q, k, v):
+    visible = torch.ones(8, 8, dtype=torch.bool).tril()[: q.size(1), : q.size(1)]
+    return (q @ k.mT / q.size(2) ** 0.5).masked_fill(~visible, -math.inf).softmax(-1) @ v
+
+
+def scores_in_place(q, k, v):
+    k.div_(q.size(-1) ** 0.5)
+    return (q @ k.mT + mask_of(q)).softmax(-1) @ v
+
+
+FINITE = "masked scores are a finite number, and real scores can be lower"
+test_wrong_causal_attention = wrong_answers(
+    "a1.2",
+    {
+        "-inf times 0": (multiplied_mask, "first at (0, 0, 0): 0 * -inf is NaN: use masked_fill or torch.where"),
+        "tokens first": (lambda q, k, v: causal(q, k, v).transpose(0, 1), "values right after permute(1, 0, 2)"),
+        "heads flattened": (lambda q, k, v: causal(q, k, v).transpose(0, 1).flatten(1), "expected (2, 2, 1)"),
+        "one head": (lambda q, k, v: causal(q[:1], k[:1], v[:1]), "shape (1, "),
+        "shifted by hidden scores": (shifted_by_all, "a row that sees no token is 0 / 0"),
+        "a mask of eight tokens": (mask_of_seventy, "T=70, D=4: checking your answer raised RuntimeError"),
+        "k scaled in place": (scores_in_place, "k was handed in, and you have changed it"),
+        "PyTorch's own": (
+            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+            "PyTorch's own F.scaled_dot_product_attention",
+        ),
+        **{f"filled with {number:,}": (filled(number), FINITE) for number in (-1e3, -5e4, -65504.0)},
+        "filled with -100,000": (filled(-1e5), "masked scores are -100,000, and a real score can be as low"),
+        **{f"{number:,} added": (added(number), "a finite number is added") for number in (-1e3, -1e4, -4e4, -1e5)},
+        "hidden where the score is 0": (hidden_where_zero, "a visible score of 0 is hidden, too"),
+        "over the heads": (
+            lambda q, k, v: (q @ k.mT / q.size(2) ** 0.5 + mask_of(q)).softmax(0) @ v,
+            "values are NaN, first at (0, 0, 0): the softmax runs over the heads",
+        ),
+        "the wrong way round": (
+            lambda q, k, v: (q @ k.mT / q.size(2) ** 0.5).masked_fill(mask_of(q) == 0, -math.inf).softmax(-1) @ v,
+            "first at (0, 1, 0): the mask is the wrong way round",
+        ),
+        "scaled by H": (
+            lambda q, k, v: (q @ k.mT / math.sqrt(len(q)) + mask_of(q)).softmax(-1) @ v,
+            "by the square root of H: D is q.shape[-1]",
+        ),
+    },
+)
+test_right_causal_attention = right_answers(
+    "a1.2",
+    {
+        "row by row": rows,
+        "a mask that is added": added_mask,
+        "masked after the exp": renormalised,
+        "scaled before the product": scaled_first,
+        "by logsumexp": by_logsumexp,
+        "filled with -1e9": filled(-1e9),
+        "-1e9 added": added(-1e9),
+        "the smallest float": lambda q, k, v: (
+            (q @ k.mT / q.size(2) ** 0.5)
+            .masked_fill(torch.ones(q.size(1), q.size(1)).triu(1).bool(), torch.finfo(q.dtype).min)
+            .softmax(-1)
+            @ v
+        ),
+    },
+)
+
+
+# a1.3
+
+
+def by_index(q, k, v):
+    own = torch.arange(len(q)) // (len(q) // len(k))
+    return causal(q, k[own], v[own])
+
+
+def copied_by_keywords(q, k, v):
+    group = len(q) // len(k)
+    return causal(q, *(torch.repeat_interleave(input=x, repeats=group, dim=0) for x in (k, v)))
+
+
+def by_view(q, k, v):
+    """Query heads in groups: [H_kv, group, T, D]."""
+    groups = q.unflatten(0, (len(k), -1))
+    return causal(groups, k[:, None], v[:, None]).flatten(0, 1)
+
+
+def head_by_head(q, k, v):
+    group = len(q) // len(k)
+    return torch.cat([causal(q[h : h + 1], k[h // group][None], v[h // group][None]) for h in range(len(q))])
+
+
+def with_pytorch(q, k, v):
+    k, v = (x.repeat_interleave(len(q) // len(x), 0) for x in (k, v))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def groups_and_kv_heads_swapped(q, k, v):
+    groups = q.unflatten(0, (-1, len(k)))
+    return causal(groups, k, v).flatten(0, 1)
+
+
+def head_over_kv_heads(q, k, v):
+    own = (torch.arange(len(q)) // len(k)).clamp(max=len(k) - 1)
+    return causal(q, k[own], v[own])
+
+
+def two_to_a_head(q, k, v):
+    return causal(q, *(x.repeat_interleave(2, 0)[: len(q)] for x in (k, v)))
+
+
+test_wrong_grouped_attention = wrong_answers(
+    "a1.3",
+    {
+        "groups and KV heads swapped": (groups_and_kv_heads_swapped, "query head h reads KV head h % H_kv"),
+        "h // H_kv": (head_over_kv_heads, "values differ"),
+        "two query heads on each": (two_to_a_head, "RuntimeError"),
+        "broadcast": (causal, "RuntimeError"),
+        "one per KV head": (lambda q, k, v: causal(q[: len(k)], k, v), "expected (3, 1, 1)"),
+        "last KV head": (lambda q, k, v: grouped(q, k[-1:], v[-1:]), "values differ"),
+        "enable_gqa": (
+            lambda q, k, v: F.scaled_dot_product_attention(
+                q[None], k[None], v[None], is_causal=True, enable_gqa=True
+            ).squeeze(0),
+            "enable_gqa of PyTorch's own",
+        ),
+        "masked with -100,000": (
+            lambda q, k, v: filled(-1e5)(q, *(x.repeat_interleave(len(q) // len(x), 0) for x in (k, v))),
+            "every score near -100,000",
+        ),
+        "flattened": (
+            lambda q, k, v: causal(q, *(x.repeat_interleave(len(q) // len(x)) for x in (k, v))),
+            "without a dim, repeat_interleave flattens",
+        ),
+        "KV heads in reverse": (lambda q, k, v: grouped(q, k.flip(0), v.flip(0)), "values differ"),
+    },
+)
+test_right_grouped_attention = right_answers(
+    "a1.3",
+    {
+        "copied by keywords": copied_by_keywords,
+        "by an index": by_index,
+        "by a view": by_view,
+        "head by head": head_by_head,
+        "with PyTorch's own": with_pytorch,
+    },
+)
+
+
+# a1.4
+
+
+def angles_of(x, positions, theta):
+    half = x.size(-1) // 2
+    return torch.outer(positions.float(), theta ** -(torch.arange(half) / half))[:, None]
+
+
+def by_complex(x, positions, theta):
+    a, b = x.chunk(2, -1)
+    turned = torch.complex(a, b) * torch.polar(torch.ones(1), angles_of(x, positions, theta))
+    return torch.cat([turned.real, turned.imag], -1)
+
+
+def rotate_half(x, positions, theta):
+    """As in transformers."""
+    angles = angles_of(x, positions, theta).repeat(1, 1, 2)
+    a, b = x.chunk(2, -1)
+    return x * angles.cos() + torch.cat([-b, a], -1) * angles.sin()
+
+
+def number_by_number(x, positions, theta):
+    out, half = torch.empty_like(x), x.size(-1) // 2
+    for t, position in enumerate(positions.tolist()):
+        for i in range(half):
+            angle = position * theta ** (-2 * i / x.size(-1))
+            a, b = x[t, :, i], x[t, :, i + half]
+            out[t, :, i] = a * math.cos(angle) - b * math.sin(angle)
+            out[t, :, i + half] = b * math.cos(angle) + a * math.sin(angle)
+    return out
+
+
+def by_matrices(x, positions, theta):
+    """A rotation matrix [2, 2] for each token and pair."""
+    angles = angles_of(x, positions, theta)[:, 0]
+    turn = torch.stack([angles.cos(), -angles.sin(), angles.sin(), angles.cos()], -1).unflatten(-1, (2, 2))
+    return torch.einsum("tiab,thbi->thai", turn, x.unflatten(-1, (2, -1))).flatten(-2)
+
+
+def updated_too_early(x, positions, theta):
+    """The second number is computed from the first one's new value."""
+    angles = angles_of(x, positions, theta)
+    a, b = x.chunk(2, -1)
+    a = a * angles.cos() - b * angles.sin()
+    return torch.cat([a, b * angles.cos() + a * angles.sin()], -1)
+
+
+def angles_along_heads(x, positions, theta):
+    angles = angles_of(x, positions, theta)[:, 0]
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()], -1)
+
+
+def without_a_column(x, positions, theta):
+    half = x.size(-1) // 2
+    angles = (positions * theta ** -(torch.arange(half) / half))[:, None]
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()], -1)
+
+
+def in_place(x, positions, theta):
+    return x.copy_(rotate_half(x, positions, theta))
+
+
+def halves_swapped(x, positions, theta):
+    return rotate_half(x, positions, theta).roll(x.size(-1) // 2, -1)
+
+
+test_wrong_rope = wrong_answers(
+    "a1.4",
+    {
+        "updated too early": (updated_too_early, "b is computed from the new a: keep the old a"),
+        "angles along the heads": (
+            angles_along_heads,
+            "RuntimeError: The size of tensor a (2) must match the size of tensor b (3)",
+        ),
+        "in place": (in_place, "x was handed in, and you have changed it"),
+        "halves swapped": (halves_swapped, "values differ"),
+        "halves along dim 0": (
+            lambda *case: torch.cat(rotate_half(*case).chunk(2, -1)),
+            "shape (2, 1, 1), expected (1, 1, 2): the halves are concatenated along dim 0",
+        ),
+        "positions times frequencies": (without_a_column, "use positions[:, None]"),
+        "float64": (lambda *case: rotate_half(*case).double(), "dtype float64, expected float32"),
+        "degrees": (lambda x, p, theta: rotate_half(x, p * math.pi / 180, theta), "values differ"),
+        "not at all": (lambda x, p, theta: x.clone(), "positions=[1]"),
+        "the first half alone": (
+            lambda *case: rotate_half(*case).chunk(2, -1)[0],
+            "shape (1, 1, 1), expected (1, 1, 2)",
+        ),
+    },
+)
+test_right_rope = right_answers(
+    "a1.4",
+    {
+        "complex numbers": by_complex,
+        "as in transformers": rotate_half,
+        "number by number": number_by_number,
+        "rotation matrices": by_matrices,
+    },
+)
+
+
+@pytest.mark.parametrize("sizes", [*GROUPED, *((heads, heads, *rest) for heads, *rest in CAUSAL)])
+def test_scores_lie_where_the_text_says(sizes):
+    q, k, _ = make_heads(*sizes)
+    scores = scores_of(q, k.repeat_interleave(len(q) // len(k), 0))
+    assert scores.min() >= -100_000 and scores.max() <= 1_000
+
+
+# What the checkers compare with is what the library computes.
+
+
+def test_the_reference_of_the_checkers_is_the_librarys_attention():
+    generator = torch.Generator().manual_seed(3)
+    q, k, v = (torch.randn(5, heads, 8, generator=generator) for heads in (6, 2, 2))  # [T, H, D]
+    want = PromptAttention()(0, q, k, v)
+    assert torch.allclose(grouped(*(x.transpose(0, 1) for x in (q, k, v))).transpose(0, 1), want, atol=1e-5)
+
+
+def test_the_reference_lets_the_bundled_model_compute_its_logits():
+    model, token_ids = load_model("tiny"), [357, 258, 1156, 297]
+
+    def attend(layer, q, k, v):
+        return causal(*(x.transpose(0, 1) for x in (q, k, v))).transpose(0, 1)
+
+    with torch.no_grad():
+        logits = model.logits(model(torch.tensor(token_ids), torch.arange(4), attend))
+    assert torch.allclose(logits, reference_logits(model, token_ids), atol=1e-3)

@@ -1,0 +1,234 @@
+"""Background notebook a1: its pictures and its proof say exact facts, and refuse what is not there."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from course import teach
+from course.teach.lessona1.forward_times import ForwardTimes
+from roseinfer.models import Rope, load_model, model_config
+
+WORDS = ["Return", " a", " copy", " "]
+TOKEN_IDS = [357, 258, 1156, 297]
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return load_model("tiny")
+
+
+@pytest.fixture(scope="module")
+def qwen():
+    return load_model("random:tiny-qwen3")
+
+
+@torch.no_grad()
+def by_the_library(model, token_ids):
+    """Hidden states after the embedding, each layer and the final norm, and logits."""
+    states = [model.wte(torch.tensor(token_ids)) + model.wpe(torch.arange(len(token_ids)))]
+
+    def attend(layer, q, k, v):
+        q, k, v = (x.transpose(0, 1) for x in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(0, 1)
+
+    for number, layer in enumerate(model.h):
+        states.append(layer(states[-1], number, attend))
+    states.append(model.ln_f(states[-1]))
+    return states, model.logits(states[-1])
+
+
+def test_heads_are_recorded_as_attention_gets_them(qwen):
+    heads = teach.record_heads(qwen, [1, 2, 3])
+    assert [(h.q.shape, h.k.shape, h.v.shape) for h in heads] == [((4, 3, 32), (2, 3, 32), (2, 3, 32))] * 2
+    weights = heads[1].weights
+    assert weights.shape == (4, 3, 3)
+    assert torch.allclose(weights.sum(-1), torch.ones(4, 3)) and not weights.triu(1).any()
+
+
+def test_weights_times_values_are_the_librarys_attention(qwen):
+    heads = teach.record_heads(qwen, [5, 1, 7, 2])[0]
+    k, v = (x.repeat_interleave(2, 0) for x in (heads.k, heads.v))
+    want = F.scaled_dot_product_attention(heads.q, k, v, is_causal=True)
+    assert torch.allclose(heads.weights @ v, want, atol=1e-5)
+
+
+def test_a_layer_is_walked_operation_by_operation():
+    picture = teach.walk_layer(model_config("tiny"), num_tokens=6)
+    lines = repr(picture).splitlines()
+    assert lines[0] == "one layer on 6 tokens, operation by operation:"
+    assert lines[3:6] == ["  Q, K, V: 3 x [6, 192]", "  split into heads: 18 x [6, 32]", "  attention: 6 x [6, 32]"]
+    assert picture.lengths == {"": 12}
+    assert "operation 8: MLP up" in picture.texts(8) and "[6, 768]" in picture.texts(8)
+    assert "[6, 768]" not in picture.texts(7)
+
+
+def test_attention_fills_in_row_by_row(tiny):
+    picture = teach.walk_attention(tiny, TOKEN_IDS, WORDS, heads=[(3, 0), (1, 3)])
+    assert repr(picture).startswith("layer 3, head 0; layer 1, head 3, on 4 tokens: 10 of 16 scores are visible")
+    assert picture.lengths == {"layer 3, head 0": 12, "layer 1, head 3": 12}
+    assert "token 0, 'Return': scores" in picture.texts(0)
+    assert "token 3, 'space': weighted sum" in picture.texts(11)
+    assert "100" not in picture.texts(0) and "100" in picture.texts(1)  # the first token sees itself alone
+
+
+def test_attention_without_a_choice_has_no_control_for_it(tiny):
+    assert teach.walk_attention(tiny, TOKEN_IDS, WORDS, heads=[(0, 0)]).lengths == {"": 12}
+
+
+def test_one_token_attends_to_itself(tiny):
+    assert teach.walk_attention(tiny, TOKEN_IDS[:1], WORDS[:1], heads=[(0, 0)]).lengths == {"": 3}
+
+
+@pytest.mark.parametrize("draw", [teach.draw_attention_maps, lambda *of: teach.walk_attention(*of, heads=[(0, 0)])])
+@pytest.mark.parametrize(
+    ("token_ids", "words", "message"),
+    [
+        (TOKEN_IDS, WORDS[:3], "words must have 4 entries, one for each token, got 3"),
+        (TOKEN_IDS[:3], WORDS, "words must have 3 entries, one for each token, got 4"),
+        ([], [], "token_ids must hold 1 to 512 tokens, got 0"),
+    ],
+)
+def test_words_and_tokens_that_do_not_fit_are_refused(tiny, draw, token_ids, words, message):
+    with pytest.raises(ValueError, match=message):
+        draw(tiny, token_ids, words)
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "message"),
+    [
+        ([], "token_ids must hold 1 to 512 tokens, got 0"),
+        ([1] * 600, "1 to 512 tokens, got 600"),
+        ([1, 99_999], "each of token_ids must be an integer from 0 to .*, got 99999"),
+    ],
+)
+def test_tokens_that_the_model_cannot_take_are_refused(tiny, token_ids, message):
+    with pytest.raises(ValueError, match=message):
+        teach.record_heads(tiny, token_ids)
+
+
+@pytest.mark.parametrize(
+    ("spec", "num_tokens", "message"),
+    [
+        ("random:tiny-qwen3", 3, "config must be that of a GPT-2, got architecture='qwen3'"),
+        ("tiny", 0, "num_tokens must be an integer of at least 1, got 0"),
+        ("tiny", 2.5, "num_tokens must be an integer of at least 1, got 2.5"),
+    ],
+)
+def test_a_layer_that_is_not_drawn_is_refused(spec, num_tokens, message):
+    with pytest.raises(ValueError, match=message):
+        teach.walk_layer(model_config(spec), num_tokens)
+
+
+@pytest.mark.parametrize(("heads", "message"), [([], "at least one"), ([(4, 0)], "(4, 0)"), ([(0, 6)], "(0, 6)")])
+def test_a_head_that_is_not_there_is_refused(tiny, heads, message):
+    with pytest.raises(ValueError, match="heads must") as caught:
+        teach.walk_attention(tiny, TOKEN_IDS, WORDS, heads)
+    assert message in str(caught.value)
+
+
+def test_hidden_states_equal_those_of_transformers(tiny):
+    states, logits = by_the_library(tiny, TOKEN_IDS)
+    table = teach.prove_hidden_states(tiny, TOKEN_IDS, states, logits)
+    assert list(table.df["after"]) == ["embedding", "layer 0", "layer 1", "layer 2", "layer 3", "final norm", "logits"]
+    assert set(table.df["transformers"]) == {"equal"}
+
+
+def test_a_hidden_state_that_differs_is_told_with_its_token(tiny):
+    states, logits = by_the_library(tiny, TOKEN_IDS)
+    states[2][3, 7] += 0.1
+    states[4] = states[4][:3]
+    verdicts = list(teach.prove_hidden_states(tiny, TOKEN_IDS, states, logits).df["transformers"])
+    assert verdicts[2] == "differs from token 3" and verdicts[4] == "has shape [4, 192]"
+    assert verdicts[1] == verdicts[3] == verdicts[5] == "equal"
+    with pytest.raises(ValueError, match="states must be 6"):
+        teach.prove_hidden_states(tiny, TOKEN_IDS, states[1:], logits)
+
+
+def test_nan_is_not_equal(tiny):
+    states, logits = by_the_library(tiny, TOKEN_IDS)
+    states[2][1:] = torch.nan
+    verdicts = teach.prove_hidden_states(tiny, TOKEN_IDS, states, logits * torch.nan).df["transformers"]
+    assert (verdicts[1], verdicts[2], verdicts[6]) == ("equal", "differs from token 1", "differs from token 0")
+
+
+def test_attention_maps_have_every_head(tiny):
+    chart = teach.draw_attention_maps(tiny, TOKEN_IDS, WORDS, layer=2, head=3)
+    assert repr(chart).startswith("attention weights of 4 layers with 6 heads each on 4 tokens")
+    [data] = {part["data"]["values"] for part in chart.spec["layer"] if "data" in part} or {
+        chart.spec["data"]["values"]
+    }
+    assert len(data.splitlines()) == 1 + 4 * 6 * 10
+    assert {param["name"]: param["value"] for param in chart.spec["params"]} == {"the_layer": 2, "the_head": 3}
+    with pytest.raises(ValueError, match="got 4, 0"):
+        teach.draw_attention_maps(tiny, TOKEN_IDS, WORDS, layer=4)
+
+
+def test_head_groups_say_who_reads_what():
+    picture = teach.draw_head_groups({"own": model_config("tiny"), "shared": model_config("random:tiny-qwen3")})
+    assert repr(picture) == (
+        "own: 6 query heads, each with a KV head of its own; K and V take 384 numbers per token and layer\n"
+        "shared: 4 query heads, 2 on each of 2 KV heads; K and V take 128 numbers per token and layer; with a "
+        "KV head per query head they would take 256"
+    )
+    assert "K 2" in picture.texts(0, "own") and "K 2" not in picture.texts(0, "shared")
+    with pytest.raises(ValueError, match="at least one"):
+        teach.draw_head_groups({})
+
+
+def test_rotations_have_a_dial_for_each_pair():
+    chart = teach.draw_rotations(Rope(), head_dim=32, pairs=[0, 8])
+    assert repr(chart) == "rotation of the pairs 0, 8 of a head with 32 numbers at positions 0 to 200, by a slider"
+    assert [dial["title"]["text"] for dial in chart.spec["hconcat"]] == ["pair 0", "pair 8"]
+    assert [dial["title"]["subtitle"] for dial in chart.spec["hconcat"]] == [
+        "a turn in 6 tokens",
+        "a turn in 628 tokens",
+    ]
+    with pytest.raises(ValueError, match="pairs must be 0 to 15, got 16"):
+        teach.draw_rotations(Rope(), head_dim=32, pairs=[16])
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"rope": None}, "rope must be the Rope of a model"),
+        ({"head_dim": 33}, "head_dim must be even, as RoPE rotates pairs, got 33"),
+        ({"pairs": []}, "pairs must name at least one of 0 to 15, got none"),
+        ({"last": 10}, "shown must be an integer from 0 to 10, got 20"),
+    ],
+)
+def test_a_rotation_that_is_not_there_is_refused(changed, message):
+    with pytest.raises(ValueError, match=message):
+        teach.draw_rotations(**{"rope": Rope(), "head_dim": 32, "pairs": [0]} | changed)
+
+
+def test_what_is_said_of_times_is_computed_from_them():
+    said = ForwardTimes({1: 2.0, 64: 6.0, 256: 21.0}).say(64)
+    assert said.sentences == (
+        "A forward of 64 tokens takes 3.0 times as long as a forward of 1 token. Each of its tokens costs 5% of what a "
+        "single token costs.",
+        "A forward of 256 tokens, 4 times as many, takes 3.5 times as long as one of 64.",
+    )
+
+
+def test_forwards_are_timed_and_the_text_has_no_time(tiny):
+    times = teach.time_forwards(tiny, [1, 8], repeats=2)
+    assert repr(times) == "One forward of a prompt\ntokens\n------\n     1\n     8"
+    assert times.ratio(1) == 1 and times.ratio(8) > 0
+    said = times.say(8)
+    assert repr(said) == "computed from this run: what a token costs in a longer forward"
+    assert "A forward of 8 tokens takes" in said.sentences[0]
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"), [([], "token_counts"), ([0], "token_counts"), ([513], "at most 512, got 513")]
+)
+def test_a_length_that_the_model_does_not_have_is_refused(tiny, counts, message):
+    with pytest.raises(ValueError, match=message):
+        teach.time_forwards(tiny, counts)
+
+
+def test_no_repeats_are_refused(tiny):
+    with pytest.raises(ValueError, match="repeats must be an integer of at least 1, got 0"):
+        teach.time_forwards(tiny, [1], repeats=0)

@@ -1,0 +1,303 @@
+"""The rungs a3.6 to a3.8: wrong kernels are told what is wrong, and right ones pass."""
+
+from __future__ import annotations
+
+import pytest
+from rung_answers import SOLUTIONS, accepted, kernel, refused
+
+from course.teach import check
+
+pytestmark = [pytest.mark.slow, pytest.mark.needs_triton]
+
+LARGER = "tl.maximum(top, tl.max(values, axis=0))"
+test_a_wrong_long_softmax = refused(
+    "a3.6",
+    {
+        "total not rescaled": (("total * tl.exp(top - new_top)", "total"), "total is not rescaled: where the maximum"),
+        "rescaled after top is replaced": (
+            [
+                ("new_top = ", "top = "),
+                ("tl.exp(top - new_top)", "tl.exp(top - top)"),
+                ("values - new_top", "values - top"),
+                ("        top = new_top\n", ""),
+            ],
+            "total is not rescaled",
+        ),
+        "the tile's top alone": (
+            (LARGER, "tl.max(values, axis=0)"),
+            "NaN in out, though no NaN was loaded: exp overflows above 88, or total is 0: top begins at -inf",
+        ),
+        "the first tile's total": (
+            ("total * tl.exp(top - new_top) + tl.sum", "tl.sum"),
+            "total is that of the last tile: it must add up over all tiles",
+        ),
+        "not divided": ((" / total", ""), "it is not divided by total"),
+        "rows not told apart": (("x + row + column", "x + column"), "every program loads the first row"),
+        "one tile": (
+            ("range(0, num_columns, TILE)", "range(0, TILE, TILE)"),
+            "TILE=2: out[0, 2] is never stored (1 of 3 values are not)",
+        ),
+        "the sum before the largest": (
+            [
+                ("new_top = " + LARGER, "new_top = top"),
+                ("top = new_top", "top = " + LARGER),
+            ],
+            "NaN in out, though no NaN was loaded: exp overflows above 88, or total is 0",
+        ),
+        "other is 0": (
+            ('mask=column < num_columns, other=float("-inf")', "mask=column < num_columns, other=0.0"),
+            "masked lanes take part",
+        ),
+        "top begins at 0": (('top = float("-inf")', "top = 0.0"), "total is 0: top begins at -inf, and not at 0"),
+        "the factor upside down": (
+            ("tl.exp(top - new_top)", "tl.exp(new_top - top)"),
+            "the factor exp(top - new_top) is not upside down",
+        ),
+        "three walks, one of them over out": (
+            """    row = tl.program_id(0) * num_columns
+    top = float("-inf")
+    total = 0.0
+    for start in range(0, num_columns, TILE):
+        at = start + tl.arange(0, TILE)
+        top = tl.maximum(top, tl.max(tl.load(x + row + at, mask=at < num_columns, other=float("-inf")), axis=0))
+    for start in range(0, num_columns, TILE):
+        at = start + tl.arange(0, TILE)
+        weights = tl.exp(tl.load(x + row + at, mask=at < num_columns, other=float("-inf")) - top)
+        total += tl.sum(weights, axis=0)
+        tl.store(out + row + at, weights, mask=at < num_columns)
+    for start in range(0, num_columns, TILE):
+        at = start + tl.arange(0, TILE)
+        weights = tl.load(out + row + at, mask=at < num_columns)
+        tl.store(out + row + at, weights / total, mask=at < num_columns)
+""",
+            "right everywhere, but a program loads a value of out 1 time; the budget is 0",
+        ),
+        "three walks": (
+            "\n".join(
+                [
+                    "    row = tl.program_id(0) * num_columns",
+                    '    top = float("-inf")',
+                    "    total = 0.0",
+                    *(
+                        f"    for start in range(0, num_columns, TILE):\n"
+                        f"        at = start + tl.arange(0, TILE)\n"
+                        f'        values = tl.load(x + row + at, mask=at < num_columns, other=float("-inf"))\n'
+                        f"        {line}"
+                        for line in (
+                            "top = tl.maximum(top, tl.max(values, axis=0))",
+                            "total += tl.sum(tl.exp(values - top), axis=0)",
+                            "tl.store(out + row + at, tl.exp(values - top) / total, mask=at < num_columns)",
+                        )
+                    ),
+                    "",
+                ]
+            ),
+            "right everywhere, but a program loads a value of x 3 times; the budget is 2",
+        ),
+    },
+)
+test_a_right_long_softmax = accepted(
+    "a3.6",
+    {
+        "top from a large negative number": [('top = float("-inf")', "top = -1e30")],
+        "the log of the sum": [("tl.exp(values - top) / total", "tl.exp(values - (top + tl.log(total)))")],
+        "the factor on the new terms' side": [
+            ("total * tl.exp(top - new_top) + tl.sum(tl.exp(values - new_top), axis=0)",
+             "tl.sum(tl.exp(values - new_top), axis=0) + tl.exp(top - new_top) * total"),
+        ],
+        "value by value, then tiles": [
+            ("    for start in range(0, num_columns, TILE):\n        column = start + tl.arange(0, TILE)\n"
+             '        values = tl.load(x + row + column, mask=column < num_columns, other=float("-inf"))\n',
+             "    for column in range(num_columns):\n        values = tl.load(x + row + column)\n"),
+            (LARGER, "tl.maximum(top, values)"),
+            ("tl.sum(tl.exp(values - new_top), axis=0)", "tl.exp(values - new_top)"),
+        ],
+        "from the last tile to the first": [
+            ("column = start + tl", "column = ((num_columns - 1) // TILE * TILE - start) + tl"),
+        ],
+    },
+)  # fmt: skip
+
+KEYS_AT = "(block * BLOCK_SIZE + slot[:, None]) * HEAD_DIM + dim[None, :]"
+test_wrong_scores = refused(
+    "a3.7",
+    {
+        "the index for the id": (("tl.load(block_table + index)", "index"), "the index is used as the block's id"),
+        "the first entry": (("block_table + index", "block_table"), "every program reads the first block"),
+        "not scaled": ((" * scale", ""), "the scores are not multiplied by scale"),
+        "a scale of its own": ((" * scale", " * HEAD_DIM**-0.5"), "the factor is the argument scale"),
+        "the length not looked at": (
+            ("cached = token < context_len", "cached = token >= 0"),
+            "context_len=1, BLOCK_SIZE=2, HEAD_DIM=4: program 0 stores to offset 1 of out, which has 1 element",
+        ),
+        "slots not counted": (
+            ("(block * BLOCK_SIZE + slot[:, None])", "(block + slot[:, None])"),
+            "block b begins at b * BLOCK_SIZE slots",
+        ),
+        "head size not counted": (
+            (f"at = {KEYS_AT}", "at = block * BLOCK_SIZE + slot[:, None] + dim[None, :]"),
+            "a slot is HEAD_DIM values wide: the slot's number is multiplied by HEAD_DIM",
+        ),
+        "stored by block id": (
+            ("out + token", "out + block * BLOCK_SIZE + slot"),
+            "program 0 stores to offset",
+        ),
+        "program per token": (
+            ("token = index * BLOCK_SIZE + slot", "token = index + slot"),
+            "context_len=3, BLOCK_SIZE=2, HEAD_DIM=4: 2 programs store out[1]: each program has a part of its own",
+        ),
+        "the last token left out": (("token < context_len", "token < context_len - 1"), "out[0] is never stored"),
+        "over slots": (
+            ("keys, axis=1)", "keys, axis=0)"),
+            "two tiles do not fit. A mask of rows or slots needs [:, None]",
+        ),
+        "a mask without None": (
+            ("mask=cached[:, None]", "mask=cached"),
+            "tl.sum over axis=1 leaves a value per row or slot",
+        ),
+        "the table past its end": (
+            ("block_table + index", "block_table + index + 1"),
+            "program 0 loads offset 1 of block_table, which has 1 element",
+        ),
+    },
+)
+test_right_scores = accepted(
+    "a3.7",
+    {
+        "slot by slot": """    index = tl.program_id(0)
+    dim = tl.arange(0, HEAD_DIM)
+    block = tl.load(block_table + index)
+    for token in range(index * BLOCK_SIZE, min((index + 1) * BLOCK_SIZE, context_len)):
+        key = tl.load(k_cache + (block * BLOCK_SIZE + token % BLOCK_SIZE) * HEAD_DIM + dim)
+        tl.store(out + token, tl.sum(tl.load(q + dim) * key, axis=0) * scale)
+""",
+        "keys not masked, the store masked": [("mask=cached[:, None], other=0.0", "mask=dim[None, :] >= 0")],
+        "a look-up per token": [
+            (
+                "block = tl.load(block_table + index)",
+                "block = tl.load(block_table + token // BLOCK_SIZE, mask=cached, other=0)[:, None]",
+            ),
+        ],
+        "scaled at the end": [
+            (" * scale", ""),
+            ("tl.sum(query[None, :] * keys, axis=1)", "scale * tl.sum(keys * query[None, :], axis=1)"),
+        ],
+        "the tile turned": [
+            ("slot[:, None]) * HEAD_DIM + dim[None, :]", "slot[None, :]) * HEAD_DIM + dim[:, None]"),
+            ("cached[:, None]", "cached[None, :]"),
+            ("query[None, :] * keys, axis=1", "query[:, None] * keys, axis=0"),
+        ],
+    },
+)
+
+test_wrong_attention = refused(
+    "a3.8",
+    {
+        "acc not rescaled": (("acc * shrink", "acc"), "acc is not rescaled"),
+        "total not rescaled": (("total * shrink", "total"), "total is not rescaled"),
+        "neither rescaled": ([("acc * shrink", "acc"), ("total * shrink", "total")], "total and acc are not rescaled"),
+        "the length not looked at": (
+            ("start + slot < context_len", "start + slot >= 0"),
+            "which is NaN: no token is there. Is the mask by context_len, and the block's id from block_table?",
+        ),
+        "scores not masked": (
+            [("tl.where(cached, tl.sum", "tl.sum"), (', axis=1), float("-inf"))', ", axis=1)")],
+            "slots after the last token take part in the softmax",
+        ),
+        "values not masked": (
+            ("v_cache + at, mask=cached[:, None], other=0.0", "v_cache + at"),
+            "NaN in out: program 0 loads v_cache[",
+        ),
+        "values without other": (
+            ("v_cache + at, mask=cached[:, None], other=0.0", "v_cache + at, mask=cached[:, None]"),
+            "program 0's load of v_cache masks lanes and gives no `other`",
+        ),
+        "the index for the id": (
+            ("tl.load(block_table + start // BLOCK_SIZE)", "start // BLOCK_SIZE"),
+            "the index is used as the block's id",
+        ),
+        "the first block again and again": (
+            ("block_table + start // BLOCK_SIZE", "block_table"),
+            "every tile is the first block: the table's entry is start // BLOCK_SIZE",
+        ),
+        "the table by token": (
+            ("block_table + start // BLOCK_SIZE", "block_table + start"),
+            "2 elements. The table has an entry per block: that of token t is t // BLOCK_SIZE",
+        ),
+        "no None": (("k_cache + at, mask=cached[:, None]", "k_cache + at, mask=cached"), "two tiles do not fit"),
+        "values summed over elements": (("* values, axis=0)", "* values, axis=1)"), "over axis=0 one per column"),
+        "the factor upside down": (("tl.exp(top - new_top)", "tl.exp(new_top - top)"), "is not upside down"),
+        "values are keys": (("v_cache + at", "k_cache + at"), "the weighted sum is of keys"),
+        "not divided": (("acc / total", "acc"), "it is not divided by total"),
+        "not scaled": ((" * scale", ""), "the scores are not multiplied by scale"),
+        "a scale of its own": ((" * scale", " * HEAD_DIM**-0.5"), "the factor is the argument scale"),
+        "top begins at 0": (('top = float("-inf")', "top = 0.0"), "scores far below 0: NaN in out, though no NaN was"),
+        "top begins at -100": (('top = float("-inf")', "top = -100.0"), "or total is 0: top begins at -inf"),
+        "slots get a low score": (
+            ('axis=1), float("-inf"))', "axis=1), -100.0)"),
+            "scores far below 0: 4 of 4 values differ, first at (0,): got 0, expected",
+        ),
+        "slots in the maximum alone": (
+            [
+                ("tl.where(cached, tl.sum(query[None, :] * keys, axis=1), float(\"-inf\"))",
+                 "tl.sum(query[None, :] * keys, axis=1)"),
+                ("tl.exp(scores - new_top)", "tl.where(cached, tl.exp(scores - new_top), 0.0)"),
+            ],
+            "scores far below 0: NaN in out",
+        ),
+        "a top that is fixed": (
+            ("new_top = tl.maximum(top, tl.max(scores, axis=0))", "new_top = 50.0"),
+            "scores far below 0: NaN in out",
+        ),
+        "whole blocks alone": (
+            ("range(0, context_len, BLOCK_SIZE)", "range(0, context_len // BLOCK_SIZE * BLOCK_SIZE, BLOCK_SIZE)"),
+            "or total is 0: top begins at -inf, the loop goes to context_len",
+        ),
+        "a top that stays": (
+            ("new_top = tl.maximum(top, tl.max(scores, axis=0))", "new_top = tl.max(scores, axis=0)"),
+            "exp overflows above 88",
+        ),
+        "keys loaded twice": (
+            (
+                "        values =",
+                "        keys = tl.load(k_cache + at, mask=cached[:, None], other=0.0)\n        values =",
+            ),
+            "right everywhere, but a program loads a value of k_cache 2 times; the budget is 1",
+        ),
+    },
+)  # fmt: skip
+test_right_attention = accepted(
+    "a3.8",
+    {
+        "token by token": SOLUTIONS["a3.8"].partition("# fmt: skip\n")[2].partition("    for start")[0]
+        + """    for token in range(context_len):
+        block = tl.load(block_table + token // BLOCK_SIZE)
+        at = (block * BLOCK_SIZE + token % BLOCK_SIZE) * HEAD_DIM + dim
+        score = tl.sum(query * tl.load(k_cache + at), axis=0)
+        new_top = tl.maximum(top, score)
+        acc = acc * tl.exp(top - new_top) + tl.exp(score - new_top) * tl.load(v_cache + at)
+        total = total * tl.exp(top - new_top) + tl.exp(score - new_top)
+        top = new_top
+    tl.store(out + dim, acc / total)
+""",
+        "blocks counted": [
+            ("range(0, context_len, BLOCK_SIZE)", "range((context_len + BLOCK_SIZE - 1) // BLOCK_SIZE)"),
+            ("start + slot", "start * BLOCK_SIZE + slot"),
+            ("block_table + start // BLOCK_SIZE", "block_table + start"),
+        ],
+        "the mean so far": [
+            ("acc = acc * shrink + tl.sum(weights[:, None] * values, axis=0)",
+             "acc = (acc * (total - tl.sum(weights, axis=0)) + tl.sum(weights[:, None] * values, axis=0)) / total"),
+            ("acc / total", "acc"),
+        ],
+        "the last block first": [
+            ("    for start in", "    last = (context_len - 1) // BLOCK_SIZE * BLOCK_SIZE\n    for start in"),
+            ("        cached =", "        start = last - start\n        cached ="),
+        ],
+    },
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("exercise_id", [id for id in SOLUTIONS if id > "a3.5"])
+def test_the_solutions_pass(exercise_id):
+    assert check(exercise_id, kernel(exercise_id))

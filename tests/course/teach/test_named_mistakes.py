@@ -1,0 +1,31 @@
+"""Every mistake that a checker names, tried on that checker: a learner who makes it reads its sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from course.teach.exercises.drawn import Comparison
+from course.teach.exercises.exercise import find_all
+from course.teach.exercises.wrong import Wrong
+
+NAMED = [
+    pytest.param(comparison, part, why, id=f"{exercise.id} {part}: {why}")
+    for exercise in find_all()
+    for comparison in exercise.comparisons
+    for part, expected in comparison.parts.items()
+    for why in expected.mistakes
+]
+
+
+@pytest.mark.parametrize(("comparison", "part", "why"), NAMED)
+def test_a_named_mistake_is_told_by_its_sentence(comparison: Comparison, part: str, why: str):
+    """Its values go straight to the comparison: how they come out of an answer is tried by the lessons' tests."""
+
+    def mistaken(*case):
+        rights = {name: expected.right(*case) for name, expected in comparison.parts.items()}
+        values = rights | {part: comparison.parts[part].mistakes[why](*case)}
+        return values if part else values[part]
+
+    with pytest.raises(Wrong) as caught:
+        comparison(mistaken, call=lambda answer, *case: answer(*case))
+    assert str(caught.value).endswith(why)

@@ -1,0 +1,177 @@
+"""What lessons draw and walk through: the exact text of each, and the frames behind a slider."""
+
+from __future__ import annotations
+
+import re
+import weakref
+
+import pytest
+
+from course import teach
+from course.display.shapes import GAP, WIDTH
+from roseinfer.display.chart import PAGE_WIDTH
+from roseinfer.generate import begin
+from roseinfer.models import load_tokenizer
+from roseinfer.profiling import Machine
+from roseinfer.sequence import SamplingParams
+from stages import LADDER, NaiveCat, PreallocGather
+
+
+def test_walk_tokens_counts_what_each_step_computes():
+    tokenizer = load_tokenizer("tiny")
+    walk = teach.walk_tokens(tokenizer, [5, 6, 7], [8, 9, 10, 11])
+    assert repr(walk) == "4 frames: 18 tokens computed without a cache, 6 with one"
+    assert "prefill" in walk.texts(0) and "decode step 3" in walk.texts(3)
+    assert "no cache, 18 tokens computed so far" in walk.texts(3)
+    assert "KV cache, 6 tokens computed so far" in walk.texts(3)
+
+
+def test_any_token_can_be_shown():
+    tokenizer = load_tokenizer("tiny")
+    token_ids = [tokenizer.encode(text).ids[0] for text in ("<", ",", '"', "\n")]
+    walk = teach.walk_tokens(tokenizer, token_ids, token_ids)
+    assert [text for text in walk.texts(0) if text in '<,"⏎'] == ["<", ",", '"', "⏎", "<"] * 2
+
+
+def test_walk_blocks_shows_blocks_being_reused(small):
+    stage = NaiveCat(small, num_blocks=4, block_size=4, max_num_seqs=2)
+    walk = teach.walk_blocks(stage, prompts=[[1] * 5, [2] * 3, [3] * 6], max_tokens=[2, 6, 3])
+    assert repr(walk).endswith("11 tokens; blocks: 4, fewest free 0, used again 2, free at the end 4")
+    assert walk._repr_mimebundle_()[0]["text/plain"] == repr(walk)
+    first, last = walk.texts(0), walk.texts(len(walk.frames) - 1)
+    assert "a token for: 0 · waiting: 1, 2 · finished: none" in first and "0 · seq 0: 4/4" in first
+    assert last.count("given back now") == 2 and sum(text.endswith("· free") for text in last) == 2
+    assert any(text.endswith("finished: 0, 1, 2") for text in last)
+
+
+def test_a_walk_and_the_history_of_its_run_name_the_same_fewest_free_blocks(small):
+    """Blocks that a step takes and gives back at its end are in use in that step."""
+    prompts, max_tokens = [[1] * 4, [2] * 3], [2, 6]
+    walk = teach.walk_blocks(NaiveCat(small, num_blocks=6, block_size=4, max_num_seqs=2), prompts, max_tokens)
+    params = [SamplingParams(max_tokens=n, ignore_eos=True) for n in max_tokens]
+    sizes = {"num_blocks": 6, "block_size": 4, "max_num_seqs": 2}
+    history = repr(teach.block_view(teach.record_schedule(NaiveCat, small, prompts, params, **sizes)))
+    [used] = re.findall(r"(\d+) blocks in use at most", history)
+    assert f"blocks: 6, fewest free {6 - int(used)}," in repr(walk)
+
+
+def test_a_walk_needs_frames():
+    with pytest.raises(ValueError, match="at least one frame"):
+        teach.walk_tokens(load_tokenizer("tiny"), [1], [])
+
+
+def test_pictures_say_what_they_show(small):
+    stage = NaiveCat(small, num_blocks=8)
+    seqs = begin(stage, [[1] * 5, [2] * 70], SamplingParams())
+    text = repr(teach.draw_gather(stage, seqs))
+    assert "[5, 70] cached tokens" in text and "2 x 70: 75 tokens of content and 65 of padding" in text
+    recompute = repr(teach.draw_recompute(4, 3))
+    assert "4 rising to 6, 15 in all" in recompute and "then 1 a step, 6 in all" in recompute
+    assert "cut out 6 times" in repr(teach.draw_append(6, 9))
+    assert teach.draw_append(6, 9).png.startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("lengths", "block_size"), [([5, 70], 64), ([33, 17, 64], 16)])
+def test_a_token_is_as_wide_in_the_blocks_as_in_the_batch(small, lengths, block_size):
+    stage = NaiveCat(small, num_blocks=16, block_size=block_size)
+    [frame] = teach.draw_gather(stage, begin(stage, [[1] * n for n in lengths], SamplingParams())).frames
+    blocks, batch = frame.panels
+    assert blocks.cell == batch.cell
+    assert blocks.extent[0] + batch.extent[0] + GAP <= WIDTH, "side by side"
+    assert sum(cell.width for cell in batch.cells) == len(lengths) * max(lengths)
+    assert sum(cell.width * cell.filled for cell in blocks.cells) == sum(lengths)
+
+
+def test_charts_fit_the_page_and_say_what_they_show(small):
+    machine = Machine("a machine", "cpu", small.dtype, read_bytes_per_s=1e9, flops_per_s=1e10, samples={})
+    floors = teach.draw_floors({"small": small.config}, machine, [1, 2, 4], context_len=8)
+    rows = teach.draw_rows_built({"together": [4, 0, 4], "apart": [4, 2, 2]})
+    assert "for small, at batch sizes 1, 2, 4 and 8 tokens of context" in repr(floors)
+    assert "apart: 8 rows in 3 steps, 4 of them in the first; after it at most 2 in a step" in repr(rows)
+    points = floors.spec["data"]["values"]
+    assert [point["tok/s"] for point in points] == sorted(point["tok/s"] for point in points)
+    for chart in (floors, rows):
+        _, metadata = chart._repr_mimebundle_()
+        assert metadata["image/png"]["width"] <= PAGE_WIDTH and metadata["image/png"]["alt"] == repr(chart)
+    with pytest.raises(ValueError, match="runs must be of equal length"):
+        teach.draw_rows_built({"together": [1], "apart": [1, 2]})
+
+
+def test_the_map_reads_the_stages_own_words():
+    table = teach.course_map(LADDER)
+    assert list(table.df["stage"]) == [cls.name for cls in LADDER]
+    assert "one zeroed batch tensor a layer" in repr(table)
+
+
+def test_post_tables_lie_beside_ours():
+    import pandas as pd
+
+    ours = pd.DataFrame({"name": ["aten::select", "aten::cat"], "n": [408, 3], "avg_us": [1.0, 2.0]})
+    both = teach.beside_post("000", "append_after", ours).df.set_index("name")
+    assert both.loc["aten::select", ["n_post", "n_here"]].tolist() == [408, 408]
+    assert both.loc["aten::cat", ["n_post", "n_here"]].tolist() == [0, 3]
+    only = teach.beside_post("000", "append_after", ours, only=["aten::select"])
+    assert only.df["name"].tolist() == ["aten::select"]
+    with pytest.raises(ValueError, match="append_before"):
+        teach.post_table("000", "nothing")
+    with pytest.raises(ValueError, match="000"):
+        teach.post_facts("999")
+
+
+def test_prove_finds_the_first_wrong_token(small):
+    class OffByOne(NaiveCat):
+        def positions(self, seqs):
+            return [seq.num_cached_tokens - 1 for seq in seqs]
+
+    right = teach.prove(NaiveCat, small, prompt_lens=(3, 9), max_tokens=6)
+    assert right.df[["reference", "transformers"]].eq("equal").all(axis=None)
+    assert "16 of 16 blocks free at the end" in repr(right)
+    wrong = teach.prove(OffByOne, small, prompt_lens=(3, 9), max_tokens=6).df
+    assert wrong["reference"].str.startswith("differs from token").any()
+    assert (wrong["reference"] == wrong["transformers"]).all()
+
+
+def test_compare_shapes_counts_exactly(small):
+    table = teach.compare_shapes([NaiveCat, PreallocGather], small, {"equal": [8] * 3, "mixed": [2, 2, 20]}, steps=2)
+    df = table.df.set_index(["batch", "stage"])
+    assert df.loc[("equal", "s02_prealloc_gather"), "cats"] < df.loc[("equal", "s01_naive_cat"), "cats"]
+    assert df.loc[("equal", "s01_naive_cat"), "cached tokens"] == df.loc[("mixed", "s01_naive_cat"), "cached tokens"]
+    mixed = df.loc[("mixed", "s02_prealloc_gather")], df.loc[("equal", "s02_prealloc_gather")]
+    assert mixed[0]["bytes zeroed"] > mixed[1]["bytes zeroed"]
+    assert "step ms" not in repr(table) and "step ms" in table.to_html()
+
+
+def test_compare_shapes_holds_one_stage_at_a_time_and_takes_turns(small):
+    """A stage may hold a copy of the weights."""
+    alive, made = weakref.WeakSet(), []
+
+    class First(NaiveCat):
+        name = "first"
+
+        def __init__(self, *args, **sizes):
+            assert not alive
+            super().__init__(*args, **sizes)
+            alive.add(self)
+            made.append(self.name)
+
+    class Second(First):
+        name = "second"
+
+    table = teach.compare_shapes([First, Second], small, {"a batch": [4]}, steps=3)
+    assert made == ["first", "second", "second", "first"]
+    assert "median of 4 steps, in 2 turns" in table.note
+
+
+def test_sql_shows_all_and_compares_the_exact_columns():
+    import torch
+
+    from roseinfer.profiling import capture, span
+
+    def step():
+        with span("roseinfer.test"):
+            torch.ones(2) + 1
+
+    trace = capture(step, steps=2, warmup=1)
+    query = "SELECT name, COUNT(*) AS n, SUM(dur) AS total FROM slice WHERE name = 'aten::ones' GROUP BY name"
+    table = teach.sql(trace, query)
+    assert "total" not in repr(table) and "total" in table.to_html() and "aten::ones" in repr(table)

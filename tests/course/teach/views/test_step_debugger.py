@@ -1,0 +1,192 @@
+"""teach.step_debugger: one decode step, phase by phase: tensors, strides, copied bytes, and the state it leaves."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+
+from course import teach
+from course.teach.views.step_record import record_step
+from course.teach.views.tensor_facts import Memory
+from roseinfer.generate import begin, decode_step
+from roseinfer.profiling import MODEL_OPS, bytes_copied, count_ops
+from roseinfer.sequence import SamplingParams, Sequence
+from stages import LADDER, BlockTableCache, Graphs, NaiveCat, PreallocGather, VectorizedGather
+
+PROMPTS = [[3] * 5, [4] * 8, [5] * 2]  # with the new token, the second sequence crosses a block's edge
+PARAMS = SamplingParams(max_tokens=9, ignore_eos=True)
+WITH_PHASES = [stage for stage in LADDER if not issubclass(stage, Graphs)]
+EVERY_STAGE = pytest.mark.parametrize("stage_class", WITH_PHASES, ids=lambda stage: stage.name)
+
+PREALLOC = """\
+s02_prealloc_gather: one decode step of 3 sequences
+new tokens at positions 5 into block 0 slot 5, 8 into block 3 slot 0, 2 into block 2 slot 2
+
+phase                  tensor                    shape         strides          dtype    memory
+---------------------  ------------------------  ------------  ---------------  -------  ----------------------------
+before                 blocks[0..1][0..7][0..1]  [4, 8, 8]     (64, 8, 1)       float32  own
+before                 token_ids                 [3]           (1,)             int64    own
+before                 positions                 [3]           (1,)             int64    own
+build                  past[0..1][0..1]          [3, 4, 8, 8]  (256, 64, 8, 1)  float32  own
+build                  mask                      [3, 1, 1, 9]  (9, 9, 9, 1)     bool     own
+attention, each layer  q                         [3, 4, 8]     (96, 8, 1)       float32  part of 1,152 bytes, strided
+attention, each layer  k                         [3, 4, 8]     (96, 8, 1)       float32  in q's memory, strided
+attention, each layer  v                         [3, 4, 8]     (96, 8, 1)       float32  in q's memory, strided
+attention, each layer  out                       [3, 4, 8]     (32, 8, 1)       float32  own
+attention, each layer  presents[layer][0..1]     [3, 4, 9, 8]  (288, 72, 8, 1)  float32  own
+forward, the rest      hidden                    [3, 32]       (32, 1)          float32  own
+forward, the rest      logits                    [3, 97]       (97, 1)          float32  own
+append                 presents[0..1][0..1]      [3, 4, 9, 8]  (288, 72, 8, 1)  float32  own
+append                 blocks[0..1][0..7][0..1]  [4, 8, 8]     (64, 8, 1)       float32  own
+
+phase                  copied bytes  filled bytes  copy_  cat  select  index  index_put_
+---------------------  ------------  ------------  -----  ---  ------  -----  ----------
+build                          7680         12288     12    0      12      0           0
+attention, each layer          6912             0      0    2       0      0           0
+forward, the rest                 0             0      0    0       0      0           0
+append                         1536             0     12    0      36      0           0
+the whole step                23040         12288     24    4      48      0           0"""
+
+
+def batch(stage_class, model):
+    stage = stage_class(model, num_blocks=8, block_size=8, max_num_seqs=4)
+    return stage, begin(stage, PROMPTS, PARAMS)
+
+
+def test_a_step_that_is_replayed_has_no_phases(small):
+    stage, seqs = batch(Graphs, small)
+    with pytest.raises(ValueError, match="stage=s13_graphs replays its step as a whole, which has no phases"):
+        record_step(stage, seqs)
+    assert [seq.num_cached_tokens for seq in seqs] == [len(seq) - 1 for seq in seqs], "the step is still to be made"
+
+
+def tensors(record, phase: str) -> dict:
+    [found] = [p for p in record.phases if p.name == phase]
+    return {facts.name: facts for facts in found.tensors}
+
+
+def test_the_exact_text_of_a_dense_stage(small):
+    view = teach.step_debugger(*batch(PreallocGather, small))
+    assert repr(view) == PREALLOC
+    assert view._repr_mimebundle_()[0]["text/plain"] == PREALLOC
+
+
+@pytest.mark.slow
+@EVERY_STAGE
+def test_bytes_and_ops_are_those_of_the_same_step_elsewhere(small, stage_class):
+    record = record_step(*batch(stage_class, small))
+    stage, seqs = batch(stage_class, small)
+    ops = count_ops(lambda: stage.decode(seqs), outside=MODEL_OPS)
+    assert sum((phase.ops for phase in record.phases), start=Counter()) == ops
+    stage, seqs = batch(stage_class, small)
+    moved = bytes_copied(lambda: stage.decode(seqs))
+    assert (sum(p.copied for p in record.phases), sum(p.filled for p in record.phases)) == (moved.copied, moved.filled)
+
+
+@EVERY_STAGE
+def test_the_step_has_been_made_once_and_generation_goes_on(small, stage_class):
+    stage, seqs = batch(stage_class, small)
+    twin_stage, twins = batch(stage_class, small)
+    view = teach.step_debugger(stage, seqs)
+    decode_step(twin_stage, twins)
+    for _ in range(2):
+        assert [s.token_ids for s in seqs] == [s.token_ids for s in twins]
+        assert [s.num_cached_tokens for s in seqs] == [s.num_cached_tokens for s in twins] == [len(s) - 1 for s in seqs]
+        decode_step(stage, seqs)
+        decode_step(twin_stage, twins)
+    assert len(view.frames) == 4 + small.config.num_layers
+    assert not {"build", "append"} & set(vars(stage)) and not small._forward_hooks and not small._forward_pre_hooks
+    if stage_class is BlockTableCache:
+        assert stage.rows_built == twin_stage.rows_built
+
+
+def test_a_paged_stage_reads_views_and_keeps_k_and_v(small):
+    record = record_step(*batch(BlockTableCache, small))
+    build = tensors(record, "build")
+    assert build["block_tables"].memory == "in device_buffer's memory"
+    assert build["block_tables"].shape == (2, 3, 2) and not build["block_tables"].contiguous
+    assert build["context_lens"].dtype == "int32"
+    attention = tensors(record, "attention, layer 1")
+    assert (attention["new[layer][0]"].memory, attention["new[layer][1]"].memory) == ("= k", "= v")
+    append = tensors(record, "append")
+    assert append["new[0..1][0]"].memory == "= k" and append["k_cache"].shape == (2, 8, 8, 4, 8)
+
+
+def test_the_vectorised_gather_leaves_a_strided_past(small):
+    past = tensors(record_step(*batch(VectorizedGather, small)), "build")["past[0..1][0..1]"]
+    assert past.shape == (3, 4, 8, 8) and past.strides == (256, 8, 32, 1) and not past.contiguous
+
+
+def test_the_frames_walk_the_phases(small):
+    view = teach.step_debugger(*batch(PreallocGather, small))
+    texts = [view.texts(number) for number in range(len(view.frames))]
+    assert {"0: before", "token_ids", "slot"} <= {*texts[0]}
+    assert {"1: build", "past[0..1][0..1]"} <= {*texts[1]} and "12 copy_" in view.frames[1].says
+    assert {"3: attention, layer 1", "in q's memory, strided", "Bytes copied in the step: 23,040"} <= {*texts[3]}
+    for number, frame in enumerate(view.frames[1:], start=1):
+        marked = [cell.text for cell in frame.panels[0].cells if cell.colour != ""]
+        assert f"{number}: {marked[0]}" == frame.heading
+
+
+def test_layers_that_differ_are_all_in_the_exact_text(small):
+    class TwiceInLayerOne(PreallocGather):
+        def build(self, seqs):
+            inner = super().build(seqs)
+
+            def step(layer, q, k, v):
+                return inner(layer, q.clone() if layer else q, k, v)
+
+            step.presents = inner.presents
+            return step
+
+        def append(self, seqs, step):
+            super().append(seqs, step)
+
+    text = repr(teach.step_debugger(*batch(TwiceInLayerOne, small)))
+    assert "attention, layer 0 " in text and "attention, layer 1 " in text and "each layer" not in text
+
+
+def test_an_error_in_the_step_reaches_the_caller_and_nothing_stays_behind(small):
+    class Broken(NaiveCat):
+        def append(self, seqs, step):
+            raise RuntimeError("no room")
+
+    stage, seqs = batch(Broken, small)
+    with pytest.raises(RuntimeError, match="no room"):
+        teach.step_debugger(stage, seqs)
+    assert [seq.num_cached_tokens for seq in seqs] == [5, 8, 2]
+    assert not {"build", "append"} & set(vars(stage)) and not small._forward_hooks and not small._forward_pre_hooks
+
+
+def test_bad_arguments_are_refused(small):
+    stage, seqs = batch(NaiveCat, small)
+    with pytest.raises(ValueError, match="stage must be a Stage object"):
+        teach.step_debugger(NaiveCat, seqs)
+    with pytest.raises(ValueError, match="at least one sequence"):
+        teach.step_debugger(stage, [])
+    with pytest.raises(ValueError, match="not held"):
+        teach.step_debugger(stage, [Sequence([1, 2])])
+    assert all(len(seq) == seq.num_cached_tokens + 1 for seq in seqs)
+
+
+# Memory
+
+
+def test_memory_tells_own_part_shared_and_the_same():
+    memory, base = Memory(), torch.zeros(4, 6)
+    part = torch.zeros(8)[2:4]
+    [own], [row], [same], [cut] = (memory.facts(n, t) for n, t in zip("abcd", (base, base[1], base, part), strict=True))
+    assert (own.memory, row.memory, same.memory, cut.memory) == ("own", "in a's memory", "= a", "part of 32 bytes")
+    assert own.contiguous and memory.facts("t", base.t())[0].contiguous is False
+
+
+def test_alike_elements_are_described_once_and_others_each():
+    def names(value):
+        return [facts.name for facts in Memory().facts("x", value)]
+
+    assert names([(torch.zeros(2), torch.zeros(2)) for _ in range(3)]) == ["x[0..2][0..1]"]
+    assert names([torch.zeros(2), torch.zeros(3)]) == ["x[0]", "x[1]"]
+    assert names([torch.zeros(2)]) == ["x[0]"]
+    assert names([1, "a", None]) == names({"a": torch.zeros(1)}) == names([]) == []
