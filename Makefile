@@ -7,10 +7,10 @@ CONDA_ENV := $(if $(filter base,$(CONDA_DEFAULT_ENV)),,$(CONDA_PREFIX))
 ENV_DIR := $(or $(VIRTUAL_ENV),$(CONDA_ENV),$(CURDIR)/.venv)
 PY := "$(ENV_DIR)/bin/python"
 
-# Two workers with one thread each: on two cores, two workers with two threads each take longer.
-PYTEST := OMP_NUM_THREADS=$(or $(OMP_NUM_THREADS),1) $(PY) -m pytest -n 2 --dist loadscope
+# A worker a core, with one thread each: on two cores, two workers with two threads each take longer.
+PYTEST := OMP_NUM_THREADS=$(or $(OMP_NUM_THREADS),1) $(PY) -m pytest -n logical --maxprocesses 8 --dist loadscope
 
-.PHONY: help setup lab check test ladder reproduce gpu-report peers tensorboard notebooks slides book check-links doctor tiny clean
+.PHONY: help setup lab check test nightly ladder reproduce gpu-report peers tensorboard notebooks slides book check-links doctor tiny clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' Makefile
@@ -33,14 +33,20 @@ check: setup ## in about a minute: lint, format, types, and the tests that need 
 	$(PY) -m mypy
 	$(PYTEST) -m "not slow and not browser and not gpu" tests
 
-test: setup ## everything: lint, the tests (some in a real browser), every notebook against its recorded outputs and its solutions
+test: setup ## before a commit: lint, the tests (some in a real browser), every notebook against its recorded outputs and its solutions
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
 	@sh tools/shell/browser.sh
-	$(PYTEST) -m "not alone" tests
-	$(PY) -m pytest -m alone tests
+	$(PYTEST) -m "not alone and not nightly" tests
+	$(PY) -m pytest -m alone $$(grep -rl --include='*.py' mark.alone tests)
 	$(PYTEST) --nbval notebooks
+
+nightly: test ## everything: `make test`, then each stage by each promise, all mutants of the solutions, the book and the slides
+	$(PYTEST) -m nightly tests
+	$(PY) -m tools.mutants
+	$(PY) -m tools.book
+	$(PY) -m roseinfer slides notebooks/*.ipynb
 
 ladder: setup ## race all stages on the same prompts (ARGS="--model tiny --batch-size 16")
 	@$(PY) -m roseinfer ladder $(ARGS)

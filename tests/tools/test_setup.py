@@ -38,6 +38,7 @@ TARGETS = {
     "tensorboard",
     "tiny",
     "slides",
+    "nightly",
     "book",
     "check-links",
     "clean",
@@ -196,11 +197,25 @@ def test_make_test_lints_tests_and_runs_the_notebooks():
     assert formatted.endswith("-m ruff format --check")
     assert types.endswith("-m mypy")
     assert chromium == "sh tools/shell/browser.sh"
-    assert tests.endswith('-m pytest -n 2 --dist loadscope -m "not alone" tests')
-    assert alone.endswith("-m pytest -m alone tests")
-    assert notebooks.endswith("-m pytest -n 2 --dist loadscope --nbval notebooks")
+    workers = "-m pytest -n logical --maxprocesses 8 --dist loadscope"
+    assert tests.endswith(f'{workers} -m "not alone and not nightly" tests')
+    assert alone.endswith("-m pytest -m alone $(grep -rl --include='*.py' mark.alone tests)")
+    assert notebooks.endswith(f"{workers} --nbval notebooks")
     assert all(line.startswith("OMP_NUM_THREADS=1 ") for line in (tests, notebooks))
     assert "OMP_NUM_THREADS=4 " in make("-n", "test", OMP_NUM_THREADS="4")
+
+
+def test_make_nightly_runs_what_make_test_leaves_out():
+    of_test = make("-n", "test").splitlines()
+    lines = make("-n", "nightly").splitlines()
+    assert lines[: len(of_test)] == of_test
+    left_out, *others = lines[len(of_test) :]
+    assert left_out.endswith("-m nightly tests")
+    assert [line.partition(" -m ")[2] for line in others] == [
+        "tools.mutants",
+        "tools.book",
+        "roseinfer slides notebooks/*.ipynb",
+    ]
 
 
 def test_make_lab_opens_the_first_lesson():

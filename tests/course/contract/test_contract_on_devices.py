@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from devices import CUDA
+from tiers import at_night
 
 from course.contract import PROMISES, Promise
 from course.contract.promises import choices as choice_promises
@@ -31,9 +32,11 @@ class EngineAsOnGPU(EngineStage):
 
 
 STAGES = [*LADDER, EngineStage, EngineAsOnGPU]
+# Frozen stages that differ by one change from a neighbour which is tried in every run.
+BETWEEN = ("s02", "s03", "s04", "s06", "s09", "s11", "s12", "s13", "s15", "s16", "s17", "s18")
 
 
-@pytest.mark.parametrize("stage_class", STAGES, ids=lambda cls: cls.name)
+@pytest.mark.parametrize("stage_class", at_night(STAGES, BETWEEN), ids=lambda cls: cls.name)
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.name)
 def test_promise(stage_class: type[Stage], promise: Promise):
     promise.check(stage_class, "cpu")

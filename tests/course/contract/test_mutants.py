@@ -21,6 +21,7 @@ LONG_ONES = ("equals_transformers", "equals_transformers_in_full_size", "very_lo
 a_mutant = pytest.mark.parametrize("mutant", [*PLAIN, *TRITON], ids=repr)
 
 
+@pytest.mark.nightly
 @a_mutant
 def test_a_mutant_is_really_wrong_where_its_base_is_right(mutant: Mutant):
     require_wrong_alone(mutant)

@@ -9,6 +9,7 @@ from caught import require_all_told_apart, require_caught_by_name, require_held,
 from devices import CUDA
 from engine_queue import EngineQueue, OverlappedEngineQueue
 from mutants import QUEUE_MUTANTS, Mutant
+from tiers import at_night
 from unusual_queues import UNUSUAL_QUEUES
 
 from course.contract import PROMISES, QUEUE_PROMISES, Promise, check_promises, promises_of
@@ -21,6 +22,8 @@ pytestmark = pytest.mark.slow
 
 
 QUEUES = [cls for cls in LADDER if has_queue(cls)] + [EngineQueue, OverlappedEngineQueue]
+# The frozen ones between the first and the last queue differ by one change each from a neighbour.
+BETWEEN = ("s15", "s16", "s17", "s18")
 a_mutant = pytest.mark.parametrize("mutant", QUEUE_MUTANTS, ids=repr)
 
 
@@ -30,7 +33,7 @@ def test_stages_from_14_on_have_a_queue():
     assert promises_of(TokenBudget) == (*PROMISES, *QUEUE_PROMISES)
 
 
-@pytest.mark.parametrize("queue_class", QUEUES, ids=lambda cls: cls.name)
+@pytest.mark.parametrize("queue_class", at_night(QUEUES, BETWEEN), ids=lambda cls: cls.name)
 @pytest.mark.parametrize("promise", QUEUE_PROMISES, ids=lambda promise: promise.name)
 def test_promise(queue_class: type, promise: Promise):
     promise.check(queue_class, "cpu")
@@ -47,6 +50,7 @@ def test_a_queue_gives_the_references_tokens_on_a_gpu(queue_class: type, promise
     promise(queue_class, device)
 
 
+@pytest.mark.nightly
 @a_mutant
 def test_a_mutant_is_really_wrong_where_its_base_is_right(mutant: Mutant):
     require_wrong_alone(mutant)
