@@ -13,6 +13,7 @@ from typing import Any
 from roseinfer.display.chart import INK, PNG_SCALE, with_palette
 from roseinfer.display.figure import INK as DARK_INK
 from roseinfer.display.figure import PAPER
+
 from .grid import SCHEMA
 from .grid_controls import HEIGHT, control_marks, control_signals
 from .shapes import EDGE, WIDTH

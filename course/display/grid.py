@@ -15,6 +15,7 @@ from typing import Any, get_type_hints
 from roseinfer.display.chart import EMBED, INK, PNG_SCALE, image_width, with_palette
 from roseinfer.display.figure import INK as DARK_INK
 from roseinfer.display.figure import PAPER
+
 from .grid_controls import HEIGHT, control_marks, control_signals
 from .shapes import MONOSPACE, WIDTH, Cell, Frame, Path, Rect, Shape, Text, bottom, frame_shapes, legend_shapes
 

@@ -9,6 +9,7 @@ from typing import Any
 from roseinfer.display.chart import EMBED, INK, PNG_SCALE, image_width, with_palette
 from roseinfer.display.figure import INK as DARK_INK
 from roseinfer.display.figure import PAPER
+
 from .grid import VEGA
 
 

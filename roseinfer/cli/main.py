@@ -6,6 +6,8 @@ add_arguments(parser). run(arguments): the exit status, None for 0; what it may 
 
 from __future__ import annotations
 
+import importlib
+from importlib.util import find_spec
 from types import ModuleType
 
 from roseinfer.cli.command import STATUSES, Parser, exit_status, run_with
@@ -21,7 +23,7 @@ from roseinfer.cli.commands import (
     simulate,
     trace,
 )
-from roseinfer.cli.repository import course_commands
+from roseinfer.paths import has_course
 
 MORE = f"`roseinfer COMMAND --help` tells more, with examples\n\n{STATUSES}"
 COMMANDS = (
@@ -65,6 +67,14 @@ def parser() -> Parser:
         module.add_arguments(own)
         own.set_defaults(run=module.run)
     return p
+
+
+def course_commands() -> tuple[ModuleType, ...]:
+    """Return the commands that come with a clone: an engine that pip installed alone has none of them."""
+    if not has_course() or find_spec("course") is None:
+        return ()
+    commands: tuple[ModuleType, ...] = importlib.import_module("course.cli").COMMANDS
+    return commands
 
 
 def version_line() -> str:

@@ -1,15 +1,13 @@
-"""Access to what imports the library, at run time: the stages, and in a clone the course's own commands."""
+"""Access to the stages at run time: they import the library, so no module of it may import them."""
 
 from __future__ import annotations
 
 import importlib
-from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from roseinfer.arguments import unknown_name
 from roseinfer.cli.command import require_named
-from roseinfer.paths import has_course
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,14 +15,6 @@ if TYPE_CHECKING:
     import torch
 
     from roseinfer.stage import Stage
-
-
-def course_commands() -> tuple[ModuleType, ...]:
-    """Return the commands that come with a clone: an engine that pip installed alone has none of them."""
-    if not has_course() or find_spec("course") is None:
-        return ()
-    commands: tuple[ModuleType, ...] = importlib.import_module("course.cli").COMMANDS
-    return commands
 
 
 def stages_package() -> ModuleType:

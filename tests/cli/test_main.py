@@ -17,8 +17,7 @@ import pytest
 from roseinfer.bench import ContenderFailed, TokensDiffer
 from roseinfer.cli.command import Failed, require_folder, require_writable
 from roseinfer.cli.commands import doctor
-from roseinfer.cli.main import COMMANDS, main, name_of
-from roseinfer.cli.repository import course_commands
+from roseinfer.cli.main import COMMANDS, course_commands, main, name_of
 from roseinfer.doctor import Check, Report
 from roseinfer.parallel.process import ProcessEnded
 from roseinfer.paths import ROOT

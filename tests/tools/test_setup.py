@@ -148,7 +148,9 @@ def layer_of(path, on_loading):
 def test_what_is_imported_is_declared_in_its_layer():
     files = {p for folder in ("roseinfer", "course", "stages", "tools", "tests") for p in (ROOT / folder).rglob("*.py")}
     files -= {*IN_THE_PEERS_ENVIRONMENT, ROOT / "tests" / "bench" / "offline" / "fake_peer.py"}
-    ours = {"roseinfer", "course", "stages", "tools"} | {p.stem for p in (ROOT / "tests").rglob("*") if p.suffix in ("", ".py")}
+    ours = {"roseinfer", "course", "stages", "tools"} | {
+        p.stem for p in (ROOT / "tests").rglob("*") if p.suffix in ("", ".py")
+    }
     distributions = importlib.metadata.packages_distributions()
     order = list(LAYERS)
     undeclared = set()

@@ -15,8 +15,8 @@ from urllib.request import urlopen
 
 import pytest
 
+from course.cli import tensorboard
 from course.cli.tensorboard import STEPS, free_port
-from roseinfer.cli.commands import tensorboard
 from roseinfer.cli.main import main
 from roseinfer.profiling import Trace
 
