@@ -53,35 +53,43 @@ UNCHANGED: dict[str, Any] = {
 @refuse_wrong_arguments
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """Settings of how a request's tokens are chosen and when it ends, named as in vLLM.
+    """Say how a request's tokens are chosen and when it ends, named as in vLLM.
 
-    How many: max_tokens, new tokens at most; None for as many as the model has positions for. With roseinfer.LLM a
-    request also ends, with finish_reason "length", where the model's positions end. n: that many samples of one prompt,
-    each with a seed of its own where there is one: seed, seed + 1, and so on.
+    Args:
+        max_tokens: new tokens at most. None: as many as the model has positions for. With roseinfer.LLM a request also
+            ends where the model's positions end, with finish_reason "length".
+        temperature: 0, the default here (vLLM's is 1), is greedy.
+        top_k: choose among that many likeliest tokens; 0 or -1 keeps all.
+        top_p: choose among the likeliest tokens that together have that probability; 1 keeps all.
+        stop_token_ids: tokens that end the request, beside the model's own end token. They are kept in the output.
+        ignore_eos: go on after the model's own end token.
+        seed: draw the same tokens whatever else is in the batch. None: from torch's global generator.
+        stop: a text, or several. The request ends as soon as one is complete; the output's text ends before it, and its
+            tokens are kept.
+        logprobs: report the log-probabilities of that many likeliest tokens and of the chosen one at each position, of
+            the model's own distribution, before all changes. None: none.
+        n: samples of one prompt. With a seed each has its own: seed, seed + 1, and so on.
+        min_p: keep tokens whose probability is at least that share of the likeliest one's; 0 keeps all.
+        min_tokens: new tokens before which no token and no text ends the request.
+        presence_penalty: subtracted from the logits of tokens that the output has.
+        frequency_penalty: subtracted for each time that the output has a token.
+        repetition_penalty: divides the logits of tokens in the prompt or the output, or multiplies those below 0.
+        logit_bias: {token id: added to its logit}, from -100 to 100.
+        allowed_token_ids: the only tokens that may be chosen. None: all.
+        bad_words: texts that are not written; LLM makes tokens of them.
+        logits_processors: functions (output ids, logits [V]) -> logits, or (prompt ids, output ids, logits). What one
+            returns may depend on its arguments alone: a token is computed again after a preemption, and tried with
+            drafts.
+        structured_outputs: a JSON schema, a regular expression or a grammar that the text has to follow.
+        prompt_logprobs: report the log-probabilities of each token of the prompt, as logprobs does of the output.
+        skip_special_tokens: leave special tokens out of the text.
+        include_stop_str_in_output: end the text after the stop text that ended it.
 
-    How they are drawn: temperature 0, the default here (vLLM's is 1), is greedy. top_k: 0 or -1 keeps all. top_p: 1
-    keeps all. min_p: tokens stay whose probability is at least that share of the likeliest one's; 0 keeps all.
-    seed: the same tokens whatever else is in the batch (None: torch's global generator).
+    The logits change in this order, before a token is drawn: allowed_token_ids, min_tokens, logit_bias, bad_words,
+    structured_outputs, logits_processors, then the penalties. n, stop, bad_words, structured_outputs,
+    skip_special_tokens, include_stop_str_in_output and prompt_logprobs are for roseinfer.LLM, which has a tokenizer and
+    samples by itself. A stage takes none of the changes to the logits.
 
-    Changes to the logits, in this order, before all of that: allowed_token_ids, the only tokens that may be chosen.
-    min_tokens: as long as there are fewer, no token and no text ends the request. logit_bias: {token id: added to its
-    logit}, from -100 to 100. bad_words: texts that are not written; LLM makes tokens of them. structured_outputs: a
-    JSON schema, a regular expression or a grammar that the text has to follow, see StructuredOutputsParams.
-    logits_processors: functions (output ids, logits [V]) -> logits, or (prompt ids, output ids, logits). What one
-    returns may depend on its arguments alone: a token is computed again after a preemption, and tried with drafts.
-    repetition_penalty: logits of tokens in the prompt or the output are divided by it, or multiplied where they are
-    below 0. frequency_penalty: subtracted for each time that the output has a token. presence_penalty: once.
-
-    How it ends: stop_token_ids end the request, and so does the model's own end token unless ignore_eos; the token that
-    ended it is kept in the output. stop: a text, or several, that end the request as soon as one is complete; the
-    output's text ends before it, or after it with include_stop_str_in_output, and its tokens are kept.
-
-    What is told: skip_special_tokens: they are no part of the text. logprobs: report the log-probabilities of that many
-    likeliest tokens and of the chosen one at each position, of the model's own distribution, before all changes
-    (None: of none). prompt_logprobs: the same for each token of the prompt.
-
-    n, stop, bad_words, structured_outputs, skip_special_tokens, include_stop_str_in_output and prompt_logprobs are for
-    roseinfer.LLM, which has a tokenizer and samples by itself. A stage takes none of the changes to the logits.
     Raises ValueError for a value out of range, for an unknown name, and for one of vLLM's that is not taken.
     """
 
@@ -124,11 +132,11 @@ class SamplingParams:
 
     @property
     def most_tokens(self) -> int:
-        """max_tokens, and UNBOUNDED for None."""
+        """The most new tokens: max_tokens, or UNBOUNDED for None."""
         return UNBOUNDED if self.max_tokens is None else self.max_tokens
 
     def logit_changes(self) -> list[str]:
-        """Names of the fields that change logits before a token is chosen from them."""
+        """Return the names of the fields that change logits before a token is chosen from them."""
         return [name for name, value in UNCHANGED.items() if getattr(self, name) != value]
 
     def _check_numbers(self) -> None:
@@ -179,7 +187,7 @@ class SamplingParams:
         _require(is_structured, "structured_outputs", structured, "None or a StructuredOutputsParams")
 
     def _set_tuple(self, name: str, is_valid: Callable[[Any], bool], allowed: str) -> None:
-        """An iterable becomes a tuple; so does a text, which stands for itself, and None, which stands for nothing."""
+        """Make a tuple of an iterable. A text becomes a tuple of one, and None an empty one."""
         given = getattr(self, name)
         one = (given,) if isinstance(given, str) else given
         values = () if one is None else tuple(one) if isinstance(one, Iterable) else (None,)
@@ -191,7 +199,7 @@ class SamplingParams:
 
 
 def refuse_unresolved(params: SamplingParams) -> None:
-    """Refuse what roseinfer.LLM alone gives, for code that runs single sequences of token ids. Raises ValueError."""
+    """Refuse settings that only roseinfer.LLM offers, for code that runs single sequences of ids. Raises ValueError."""
     if params.stop:
         raise ValueError(f"stop={params.stop!r} needs a tokenizer: use roseinfer.LLM, or stop_token_ids")
     if params.n > 1:
@@ -225,7 +233,7 @@ def _is_text(value: object) -> bool:
 
 
 def _limited(bias: object) -> dict[int, float] | None:
-    """The biases, none of them beyond MOST_BIAS; None for an empty dict. Raises ValueError."""
+    """Return the biases, cut at MOST_BIAS; None for an empty dict. Raises ValueError."""
     is_bias = isinstance(bias, Mapping) and all(
         is_count(token) and is_number(value) and abs(value) < float("inf") for token, value in bias.items()
     )

@@ -28,10 +28,15 @@ from roseinfer.sequence import Sequence
 
 
 class Stage(ABC):
-    """A KV cache and the decode step over it.
+    """A KV cache, and the decode step over it.
 
-    model: from load_model. num_blocks: blocks of block_size tokens in each layer. max_num_seqs: sequences held at
-    once. Raises ValueError for a size below 1, and blocks.OutOfBlocks when the pool cannot take what is asked.
+    Args:
+        model: from load_model.
+        num_blocks: blocks of the pool, in each layer.
+        block_size: tokens of a block.
+        max_num_seqs: sequences that the stage holds at once.
+
+    Raises ValueError for a size below 1, and blocks.OutOfBlocks when the pool cannot take what is asked.
     """
 
     name: ClassVar[str]
@@ -57,14 +62,14 @@ class Stage(ABC):
 
     @classmethod
     def why_untimed(cls, device: torch.device) -> str | None:
-        """Why times of this stage on that device would say nothing, in one line; None when they can be measured."""
+        """Say in one line why times of this stage on that device would mean nothing. None: they can be measured."""
         return None
 
     # What callers use.
 
     @torch.inference_mode()
     def prefill(self, seq: Sequence) -> Tensor:
-        """Cache all tokens of a sequence; logits [V] of the last one. The caller samples and appends.
+        """Cache all tokens of a sequence, and return the logits [V] of the last one. The caller samples and appends.
 
         Raises ValueError when the stage holds it already, is full, or can never fit it; OutOfBlocks when the pool is
         short now. On any error nothing of the sequence stays behind.
@@ -93,8 +98,10 @@ class Stage(ABC):
         return logits
 
     def first_tokens(self, seqs: list[Sequence]) -> list[int]:
-        """Prefill every sequence and choose the token that follows it; the caller appends. Raises as prefill and sample
-        do, and then none of them stays behind."""
+        """Prefill every sequence and choose the token that follows it; the caller appends.
+
+        Raises as prefill and sample do, and then no sequence stays behind.
+        """
         tokens, begun = [], []
         try:
             for seq in seqs:
@@ -108,11 +115,11 @@ class Stage(ABC):
         return tokens
 
     def next_tokens(self, seqs: list[Sequence]) -> list[int]:
-        """A decode step and the choice of a token for each row; the caller appends. Raises as decode does."""
+        """Run a decode step and choose a token for each row; the caller appends. Raises as decode does."""
         return sample(self.decode(seqs), seqs)
 
     def free(self, seq: Sequence) -> None:
-        """Give back all blocks of a sequence. Raises ValueError when the stage does not hold it: freed twice, say."""
+        """Give back all blocks of a sequence. Raises ValueError if the stage does not hold it."""
         if seq.seq_id not in self.tables:
             raise ValueError(f"sequence {seq.seq_id} is not held by {self.name}: never prefilled, or freed already")
         self.tables.free(seq.seq_id)
@@ -127,7 +134,7 @@ class Stage(ABC):
 
     @contextmanager
     def claimed(self, seqs: list[Sequence]) -> Iterator[None]:
-        """Blocks for the prompts that are prefilled inside: all become cached, or after an error none stays behind."""
+        """Claim blocks for prompts that are prefilled inside: all become cached, or none after an error."""
         for seq in seqs:
             self.check_fits(seq)
             if seq.seq_id in self.tables:
@@ -149,23 +156,23 @@ class Stage(ABC):
             raise
 
     def check_fits(self, seq: Sequence) -> None:
-        """Raises ValueError when the sequence could never run to its max_tokens here, however empty the pool."""
+        """Check a sequence. Raises ValueError if it could never run to its max_tokens here, however empty the pool."""
         check_fits(seq, self.config.vocab_size, self.config.max_model_len, self.tables)
 
     def inputs(self, seqs: list[Sequence]) -> tuple[Tensor, Tensor]:
-        """token_ids [B] and positions [B] of a decode step, on the model's device."""
+        """Return token_ids [B] and positions [B] of a decode step, on the model's device."""
         device = self.model.device
         token_ids = torch.tensor([seq.last_token_id for seq in seqs], device=device)
         return token_ids, torch.tensor(self.positions(seqs), device=device)
 
     def positions(self, seqs: list[Sequence]) -> list[int]:
-        """Position of each sequence's input token: the number of its own cached tokens, whatever the others have."""
+        """Return the position of each sequence's input token: the number of its own cached tokens."""
         return [seq.num_cached_tokens for seq in seqs]
 
     # What a stage fills in.
 
     def prompt_logits(self, seq: Sequence) -> Tensor:
-        """Logits [V] of a prompt's last token; K and V of all its tokens go to the blocks that it holds."""
+        """Return the logits [V] of a prompt's last token, and write K and V of all its tokens to its blocks."""
         attend = PromptAttention()
         token_ids = torch.tensor(seq.token_ids, device=self.model.device)
         positions = torch.arange(len(seq), device=self.model.device)
@@ -181,7 +188,7 @@ class Stage(ABC):
 
     @abstractmethod
     def build(self, seqs: list[Sequence]) -> Attend:
-        """The cached K and V of all sequences in the form that this stage's attention reads."""
+        """Return the cached K and V of all sequences in the form that this stage's attention reads."""
 
     @abstractmethod
     def append(self, seqs: list[Sequence], step: Any) -> None:
@@ -220,8 +227,10 @@ class TooLong(ValueError):
 
 
 def check_fits(seq: Sequence, vocab_size: int, max_model_len: int, tables: Pool) -> None:
-    """Raises ValueError when the sequence could never run to its max_tokens, however empty the pool: TooLong, unless
-    it has a token that the model does not have."""
+    """Check a sequence. Raises ValueError if it could never run to its max_tokens, however empty the pool.
+
+    The error is TooLong, unless the sequence has a token that the model does not have.
+    """
     asked = f"prompt of {seq.num_prompt_tokens} + max_tokens={seq.params.max_tokens}"
     longest = max(len(seq), seq.max_len)
     if longest > max_model_len:

@@ -14,10 +14,17 @@ from .arguments import refuse_wrong_arguments, shortened
 @refuse_wrong_arguments
 @dataclass(frozen=True, slots=True)
 class StructuredOutputsParams:
-    """Exactly one of: json, a JSON schema as a dict or its text; regex, a regular expression that the whole text
-    matches; choice, texts of which it is one; json_object=True, any JSON object; grammar, in llguidance's Lark syntax.
+    """Say what a text has to follow: exactly one of json, regex, choice, grammar and json_object.
 
-    disable_any_whitespace: JSON without spaces and newlines between its parts. Small models may write them without end.
+    Args:
+        json: a JSON schema, as a dict or as its text.
+        regex: a regular expression that the whole text matches.
+        choice: texts; the answer is one of them.
+        grammar: a grammar in llguidance's Lark syntax.
+        json_object: True for any JSON object.
+        disable_any_whitespace: write JSON without spaces and newlines between its parts, which small models may
+            otherwise write without end.
+
     Raises ValueError for none, for several, and for a wrong type.
     """
 

@@ -35,8 +35,12 @@ class Setup(View):
 def setup(seed: int = 0, lesson: str | None = None) -> Setup:
     """Seed random, numpy and torch, turn gradients off, set the plot style, and say what this machine is.
 
-    lesson: its number, such as "05": shows the part of the engine that it builds. An engine only runs forward: a
-    gradient would keep every tensor of a step. Threads stay as they are. Raises ValueError for an unknown lesson.
+    Args:
+        seed: for all three.
+        lesson: number of the lesson, such as "05", to show the part of the engine that it builds.
+
+    An engine only runs forward: a gradient would keep every tensor of a step. Threads stay as they are.
+    Raises ValueError for an unknown lesson.
     """
     import numpy as np
     import torch
@@ -63,5 +67,5 @@ def setup(seed: int = 0, lesson: str | None = None) -> Setup:
 
 
 def device() -> str:
-    """ "cuda" where torch sees a GPU, else "cpu"."""
+    """Return "cuda" if torch sees a GPU, else "cpu"."""
     return "cuda" if doctor.cuda_available() else "cpu"

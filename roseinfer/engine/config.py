@@ -23,15 +23,22 @@ STEP_TOKENS = 1024
 @refuse_wrong_arguments
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Settings of an engine, whatever its model, given by name.
+    """Hold the settings of an engine, whatever its model. All are given by name.
 
-    num_blocks: blocks of the KV pool, block_size tokens each. max_num_seqs: sequences that run at a time.
-    max_model_len: tokens of the longest sequence, None for as many as the model has positions. max_num_batched_tokens:
-    tokens of one step, None for STEP_TOKENS; a longer prompt is computed in chunks. scheduling_policy: the name of one
-    in policies.py, or a Policy. enable_prefix_caching: sequences share full blocks with the same text. enforce_eager:
-    decode without graphs. async_scheduling: a step is launched before the one before it is read; None for on a GPU,
-    where it should pay, and nowhere else. speculative: a dict of SpeculativeConfig's fields, such as {"method":
-    "ngram", "num_tokens": 4}; steps then take turns.
+    Args:
+        num_blocks: blocks of the KV pool.
+        block_size: tokens of a block.
+        max_num_seqs: sequences that run at a time.
+        max_model_len: tokens of the longest sequence. None: as many as the model has positions.
+        max_num_batched_tokens: tokens of a step; a longer prompt is computed in chunks. None: STEP_TOKENS, or
+            max_num_seqs if that is more.
+        scheduling_policy: the name of one in policies.py, or a Policy.
+        enable_prefix_caching: let sequences share full blocks with the same text.
+        enforce_eager: decode without graphs.
+        async_scheduling: launch a step before the tokens of the previous one are read. None: only on a GPU, where it
+            should pay.
+        speculative: a dict of SpeculativeConfig's fields, such as {"method": "ngram", "num_tokens": 4}; steps then take
+            turns.
 
     Raises ValueError for a wrong value, and for an argument that is unknown (with the nearest name) or missing.
     """
@@ -73,11 +80,11 @@ class EngineConfig:
                 )
 
     def settings(self) -> dict[str, Any]:
-        """The keywords that Engine takes."""
+        """Return the keywords that Engine takes."""
         return {own.name: getattr(self, own.name) for own in fields(EngineConfig)}
 
     def longest(self, shape: ModelConfig, name: str = "the model") -> int:
-        """Tokens of the longest sequence for a model. Raises ValueError for more than the model has positions."""
+        """Return how many tokens the longest sequence has. Raises ValueError for more than the model has positions."""
         if self.max_model_len is None:
             return shape.max_model_len
         if self.max_model_len > shape.max_model_len:
@@ -89,14 +96,14 @@ class EngineConfig:
 
     @property
     def step_rows(self) -> int:
-        """Tokens that one step chooses at most: one for each sequence, and with drafts one after each of those."""
+        """The most tokens that one step chooses: one for each sequence, and one for each drafted token."""
         if self.speculative is None:
             return self.max_num_seqs
         return min(self.step_tokens, self.max_num_seqs * (1 + self.speculative.num_tokens))
 
     @property
     def step_tokens(self) -> int:
-        """max_num_batched_tokens, or what None stands for."""
+        """Tokens of one step: max_num_batched_tokens, or its default."""
         if self.max_num_batched_tokens is None:
             return max(STEP_TOKENS, self.max_num_seqs)
         require_count("max_num_batched_tokens", self.max_num_batched_tokens, at_least=1)
@@ -109,14 +116,14 @@ class EngineConfig:
 
 
 def check_dtype(dtype: object) -> None:
-    """Raises ValueError unless it names a dtype that weights and KV cache can have."""
+    """Check a dtype. Raises ValueError unless it names one that weights and KV cache can have."""
     if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
         how = f": {dtype[3:]}-bit weights are quantization={dtype!r}" if dtype in ("int8", "int4") else ""
         raise ValueError(f"dtype must be one of {', '.join(DTYPE_BYTES)}, got {dtype!r}{how}")
 
 
 def check_device(device: object) -> None:
-    """Raises ValueError unless torch knows a device of that name; whether this machine has one is not asked."""
+    """Check a device. Raises ValueError unless torch knows its name; this machine may not have it."""
     if not isinstance(device, str):
         raise ValueError(f"device must be a string such as 'cpu' or 'cuda:0', got {device!r}")
     import torch
@@ -128,6 +135,6 @@ def check_device(device: object) -> None:
 
 
 def check_block_size(block_size: int, device_type: str) -> None:
-    """Raises ValueError for one that the kernels of that device cannot take."""
+    """Check a block size. Raises ValueError for one that the kernels of that device cannot take."""
     if device_type == "cuda" and block_size & (block_size - 1):
         raise ValueError(f"block_size must be a power of two on a GPU, got {block_size}")

@@ -41,35 +41,38 @@ from .tensor_parallel import IN_TURN, check_parallel, parallel_model, step_bytes
 @refuse_wrong_arguments
 @takes_settings(EngineConfig, apart_from="num_blocks")
 class LLM:
-    """A model that answers, with a KV cache for many requests at a time. One thread at a time may call it.
+    """Answer prompts with a model, many requests at a time in every step. Call it from one thread at a time.
 
-    model: a spec as load_model takes it, or a Model, which is used as it is, on its device and in its dtype. tokenizer:
-    a spec or a Tokenizer, None for the model's own; without any, prompts are token ids and texts are empty. dtype: of
-    weights and KV cache, "float32" (the default of a spec), "float16", "bfloat16", or "auto" for the checkpoint's own.
-    device: None is a GPU where there
-    is one, else the CPU. quantization: "int8" or "int4" for matrices in 8 or 4 bits, on a CPU. max_model_len: tokens of
-    the longest sequence, None for as many as the model has positions. max_num_seqs: sequences that run at a time;
-    others wait, and scheduling_policy chooses the next one: "fcfs" (first come), "shortest" (prompt), "longest_output"
-    (if lengths are known), "packed" (the longest prompt that there are free blocks for), or a Policy of your own.
-    max_num_batched_tokens: of one step, at least max_num_seqs, None for 1,024 or that; longer prompts are computed in
-    chunks, and a small budget keeps them from holding up those that run. enforce_eager: decode without graphs (CUDA
-    graphs on a GPU, recorded steps on a CPU). async_scheduling: a step is launched before the tokens of the one before
-    it are read, so the device never waits for the host; None for on a GPU alone. seed: of torch's global generator,
-    from which requests without a seed of their own draw. speculative: guess tokens, and let one step of the model
-    verify them: {"method": "ngram", "num_tokens": 4} looks them up in the text, {"method": "draft_model", "model": ...,
-    "num_tokens": 4} asks a smaller model with the same vocabulary. Tokens are those that they are without, also of
-    requests that sample: a seed gives the same ones. It drafts only while measured steps say that this is faster, and
-    excludes async_scheduling. SpeculativeConfig has all of its keys.
-    The KV cache has num_kvcache_blocks blocks of block_size tokens, or as many as fit kv_cache_memory_bytes. Without
-    either it is what its sequences could use, at most 1 GiB on a CPU, and on a GPU gpu_memory_utilization (0.9) of its
-    memory less what is in use. enable_prefix_caching: a request does not compute what another one has computed and what
-    is still there, the full blocks of a text that both begin with. tensor_parallel_size: processes that each have a
-    part of every layer, and of the KV cache; on GPUs, one each. It excludes async_scheduling, quantization and a draft
-    model, and steps have no graphs; `close` ends the processes.
+    Args:
+        model: a folder, a hub id, "tiny" or "random:SHAPE", as load_model takes it; or a Model, used as it is.
+        tokenizer: a spec or a Tokenizer. None: the model's own; without any, prompts are token ids and texts are empty.
+        dtype: of weights and KV cache, "float32", "float16", "bfloat16", or "auto" for the checkpoint's own.
+        device: where the model runs, such as "cpu" or "cuda". None: a GPU if there is one, else the CPU.
+        quantization: "int8" or "int4" keeps the matrices in 8 or 4 bits, on a CPU. None: in dtype.
+        max_model_len: tokens of the longest sequence. None: as many as the model has positions.
+        max_num_seqs: sequences that run at a time; others wait.
+        scheduling_policy: which waiting request is next: "fcfs" (first come), "shortest" (prompt), "longest_output",
+            "packed" (the longest prompt that there are free blocks for), or a Policy of your own.
+        max_num_batched_tokens: tokens of a step; longer prompts are split into chunks. A small budget keeps a long
+            prompt from delaying the requests that decode. None: 1,024, or max_num_seqs if that is more.
+        enforce_eager: decode without graphs (CUDA graphs on a GPU, recorded steps on a CPU).
+        async_scheduling: launch a step before the tokens of the previous one are read. None: only on a GPU.
+        seed: of torch's global generator, from which requests without a seed of their own draw.
+        speculative: {"method": "ngram", "num_tokens": 4} guesses tokens from the text, and {"method": "draft_model",
+            "model": ..., "num_tokens": 4} asks a smaller model with the same vocabulary. One step verifies the guesses,
+            and tokens stay the same. It drafts while measured steps say that this is faster, and excludes
+            async_scheduling. SpeculativeConfig has all keys.
+        block_size: tokens of a block of the KV cache.
+        num_kvcache_blocks: blocks of the KV cache. None: by the two arguments below.
+        kv_cache_memory_bytes: size of the KV cache. None: what max_num_seqs sequences can use, on a CPU at most 1 GiB.
+        gpu_memory_utilization: share of a GPU's memory that may be in use, weights and KV cache included. None: 0.9.
+        enable_prefix_caching: compute the full blocks of a prefix that texts share once, while they are kept.
+        tensor_parallel_size: processes that each hold a part of every layer and of the KV cache, on GPUs one each. It
+            excludes graphs, async_scheduling, quantization and a draft model; `close` ends the processes.
 
-    Raises ValueError (ModelLoadError is one) for a wrong value, and for an argument that is unknown (with the nearest
-    name) or missing, and RuntimeError when a process of tensor_parallel_size does not start; once one has died every
-    call raises a RuntimeError that names it.
+    Raises ValueError (ModelLoadError is one) for a wrong value, an unknown argument (with the nearest name) or a
+    missing one, and RuntimeError when a process of tensor_parallel_size does not start. Once such a process has died,
+    every call raises a RuntimeError that names it.
     """
 
     def __init__(
@@ -112,7 +115,7 @@ class LLM:
         tokenizer: str | Tokenizer | None,
         pool_sizes: tuple[int | None, int | None, float | None],
     ) -> None:
-        """All that comes after the model. pool_sizes: the three arguments that size the KV cache."""
+        """Set up all that comes after the model. pool_sizes: the three arguments that size the KV cache."""
         check_block_size(config.block_size, self.model.device.type)
         self.tokenizer, end_token = tokenizer_to_serve(self.spec, tokenizer)
         if self.spec:  # the caller's own Model is used as it is
@@ -141,8 +144,10 @@ class LLM:
         self._live = LiveRequests(self.engine)
 
     def close(self) -> None:
-        """End the other processes of tensor_parallel_size: a call after that raises RuntimeError. Without them nothing
-        changes. `with LLM(...) as llm:` calls it at the end; a program that ends needs no call."""
+        """End the other processes of tensor_parallel_size; after that every call raises RuntimeError.
+
+        Without such processes nothing changes. `with LLM(...) as llm:` closes at its end; a program that ends need not.
+        """
         if self._ranks:
             self._ranks.close()
 
@@ -159,15 +164,19 @@ class LLM:
         use_tqdm: bool = True,
         priority: List[int] | None = None,
     ) -> list[RequestOutput]:
-        """Run all prompts to their end; the outputs in the order of the prompts.
+        """Run all prompts to their end, and return the outputs in the order of the prompts.
 
-        prompts: a text, a list of token ids, {"prompt": text} or {"prompt_token_ids": [...]}, or a list of them.
-        sampling_params: one for all, or one for each (None:
-        get_default_sampling_params()). use_tqdm: a progress bar, in a terminal or a notebook. priority: an integer for
-        each prompt; among queued requests the lowest goes first, whatever the scheduling policy (None: all have 0).
+        Args:
+            prompts: a text, a list of token ids, {"prompt": text} or {"prompt_token_ids": [...]}, or a list of them.
+            sampling_params: one for all prompts, or one for each. None: get_default_sampling_params().
+            use_tqdm: show a progress bar, in a terminal or a notebook.
+            priority: an integer for each prompt. Among waiting requests the lowest goes first, whatever the scheduling
+                policy. None: 0 for all.
+
         A sample whose logits are not finite ends with finish_reason "error" and a message in `error`; the others go on.
+        Whatever ends the call, Ctrl-C too, none of its requests stays in the engine.
         Raises ValueError for a request that can never run, before any does, and RuntimeError while another thread is in
-        a call. Whatever ends the call, Ctrl-C too, none of its requests stays in the engine.
+        a call.
         """
         return self._finished(self._requests(prompts, sampling_params, priority), use_tqdm)
 
@@ -177,11 +186,12 @@ class LLM:
         sampling_params: SamplingParams | List[SamplingParams] | None = None,
         priority: List[int] | None = None,
     ) -> RequestStream:
-        """Generate, but yield a request's output whenever it has a new token, many requests interleaved.
+        """Generate like generate(), and yield a request's output whenever it has a new token.
 
-        Each output is cumulative: all of the text and tokens so far, as vLLM's are. What may become a stop string, and
-        characters that are not whole, are held back. Call close() to end all its requests early; the next call of this
-        LLM ends those of a stream that was given up without it. Wrong arguments raise here, not at the first output.
+        Outputs of many requests come interleaved. Each is cumulative, as vLLM's are: it has all text and tokens so far.
+        Text that may become a stop string, and characters that are not whole, are held back. close() ends all
+        requests early; the next call of this LLM ends those of a stream that was dropped without close(). Wrong
+        arguments raise here, not at the first output.
         """
         return RequestStream(self._live, self._requests(prompts, sampling_params, priority))
 
@@ -196,13 +206,19 @@ class LLM:
         chat_template: str | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """The answer to a conversation, or to each of several, written down by the model's chat template.
+        """Answer a conversation, or each of several, formatted by the model's chat template.
 
-        messages: [{"role": "user", "content": "..."}, ...]; a content may be None, and a list of text parts, which are
-        joined by newlines. add_generation_prompt: an answer begins. continue_final_message: the last message goes on
-        instead (and add_generation_prompt is False). tools: JSON schemas of functions that the template tells the model
-        of. chat_template: Jinja in place of the model's own template. chat_template_kwargs: other names that a template
-        reads, such as {"enable_thinking": False}.
+        Args:
+            messages: [{"role": "user", "content": "..."}, ...]. A content may be None, or a list of text parts, which
+                are joined by newlines.
+            sampling_params: one for all conversations, or one for each. None: get_default_sampling_params().
+            use_tqdm: show a progress bar, in a terminal or a notebook.
+            add_generation_prompt: end the prompt where the model's answer begins.
+            continue_final_message: let the model continue the last message; add_generation_prompt must be False.
+            tools: JSON schemas of functions, which the template tells the model about.
+            chat_template: Jinja that replaces the model's own template.
+            chat_template_kwargs: other names that a template reads, such as {"enable_thinking": False}.
+
         Raises ValueError for wrong messages and for a model without a template, and as generate does.
         """
         many = isinstance(messages, list) and messages and all(isinstance(one, list) for one in messages)
@@ -213,36 +229,45 @@ class LLM:
         return self._finished(self._requests(texts, sampling_params, add_special_tokens=False), use_tqdm)
 
     def abort(self, request_id: str) -> None:
-        """End a request of a stream now: its last output has finish_reason "abort". KeyError when it does not run."""
+        """End a running request of a stream: its last output has finish_reason "abort".
+
+        Raises KeyError for a request that does not run.
+        """
         with self._live.call():
             self._live.abort(request_id)
 
     def reset_prefix_cache(self) -> None:
-        """Forget what requests that have ended computed, as before timing a prompt that was run already."""
+        """Forget the cached blocks of requests that have ended, so that a prompt can be timed a second time."""
         with self._live.call():
             self.engine.blocks.forget_idle()
 
     def get_tokenizer(self) -> Tokenizer:
-        """The tokenizer: `.encode(text).ids` and `.decode(ids)`. Raises ValueError where there is none."""
+        """Return the tokenizer: `.encode(text).ids` and `.decode(ids)`. Raises ValueError if there is none."""
         if self.tokenizer is None:
             raise ValueError(f"{self._name} has no tokenizer: give token ids, or LLM(..., tokenizer=...)")
         return self.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """Return the params of requests that bring none: temperature, top_k, top_p and max_new_tokens of the model's
-        generation_config.json, or SamplingParams() if it has none of them."""
+        """Return the params of requests that bring none.
+
+        They are temperature, top_k, top_p and max_new_tokens of the model's generation_config.json, or SamplingParams()
+        if it has none of these.
+        """
         return self._default_params
 
     @cached_property
     def chat_template(self) -> ChatTemplate:
-        """Writes conversations down. Raises NoChatTemplate (a ValueError) for a model without a folder."""
+        """The model's chat template. Raises NoChatTemplate (a ValueError) for a model without a folder."""
         if not isinstance(self._template_spec, str):
             raise NoChatTemplate(f"{self._name} has no chat template (only a folder of a model or tokenizer has one)")
         return ChatTemplate(self._template_spec)
 
     def template_for(self, given: str | None) -> ChatTemplate:
-        """What writes a conversation down. given: a template of its own, for which the model needs none; None for the
-        model's. Raises ValueError as chat_template does."""
+        """Return the template for a conversation.
+
+        given: Jinja of the request, for which the model needs no template. None: the model's own.
+        Raises ValueError as chat_template does.
+        """
         if given is None or isinstance(self._template_spec, str):
             return self.chat_template
         return self._given_template
@@ -258,15 +283,17 @@ class LLM:
     # For a server
 
     def prompt_ids(self, text: str, add_special_tokens: bool) -> list[int]:
-        """Return the token ids of a prompt; other threads run meanwhile. Raises ValueError for a text without a token,
-        for one that is far too long, and where there is no tokenizer."""
+        """Return the token ids of a prompt, while other threads run.
+
+        Raises ValueError for a text without a token, for one that is far too long, and if there is no tokenizer.
+        """
         tokenizer = self.get_tokenizer()
         self._resolver.check_length(text)
         return encode(text, tokenizer, "a prompt", add_special_tokens)
 
     @property
     def vocabulary(self) -> Vocabulary | None:
-        """The bytes of each token; None where there is no tokenizer."""
+        """The bytes of each token; None if there is no tokenizer."""
         return self._resolver.vocabulary
 
     @property
@@ -275,7 +302,10 @@ class LLM:
         return self._live
 
     def new_request(self, token_ids: list[int], sampling_params: SamplingParams) -> Request:
-        """A request for such a caller, which any thread may make. Raises ValueError for one that can never run."""
+        """Make a request for a caller that steps by itself. Any thread may call it.
+
+        Raises ValueError for a request that can never run.
+        """
         return self._request(token_ids, sampling_params, 0, add_special_tokens=False)
 
     # Requests
@@ -283,7 +313,7 @@ class LLM:
     def _requests(
         self, prompts: Any, params: object, priority: object = None, add_special_tokens: bool = True
     ) -> list[Request]:
-        """A request for each prompt, none of them begun. Raises ValueError unless all of them can run."""
+        """Make a request for each prompt, and begin none. Raises ValueError unless all of them can run."""
         prompts, one = as_list(prompts)
         params = self.get_default_sampling_params() if params is None else params
         params = [params] * len(prompts) if isinstance(params, SamplingParams) else params

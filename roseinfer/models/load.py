@@ -26,14 +26,18 @@ OFFLINE_HELP = "'tiny', 'random:gpt2' and local folders work without a network"
 
 
 class ModelLoadError(ValueError):
-    """The model could not be loaded; the message says what is wrong with which file or argument."""
+    """A model that cannot be loaded. The message says what is wrong with which file or argument."""
 
 
 def load_model(spec: str, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Model:
-    """The model named by `spec`, in eval mode, without gradients.
+    """Load a model, in eval mode and without gradients.
 
-    spec: "tiny" (bundled), "random:gpt2" (seeded random weights; RANDOM_SHAPES names the others), a local folder in
-    HF format, or a hub id.
+    Args:
+        spec: "tiny" (bundled), "random:gpt2" (seeded random weights; RANDOM_SHAPES names the others), a local folder in
+            HF format, or a hub id.
+        device: where the weights are.
+        dtype: of the weights: torch.float32, torch.float16 or torch.bfloat16.
+
     Raises ModelLoadError (a ValueError) with one line that names the file or argument and what is allowed.
     """
     if dtype not in DTYPES:
@@ -45,7 +49,7 @@ def load_model(spec: str, device: str | torch.device = "cpu", dtype: torch.dtype
 
 
 def model_config(spec: str) -> ModelConfig:
-    """The config of the model that load_model(spec) would give; no weights are read, made or downloaded.
+    """Return the config of the model that load_model(spec) loads; no weights are read, made or downloaded.
 
     Raises ModelLoadError.
     """
@@ -61,8 +65,10 @@ def generation_config(spec: str) -> dict[str, Any]:
 
 
 def checkpoint_dtype(spec: str) -> str:
-    """Name of the dtype that the checkpoint of `spec` says it has: float32 where it says none, and for one that no
-    model here can have. Raises ModelLoadError."""
+    """Return the name of the dtype that the checkpoint of `spec` says it has.
+
+    It is float32 if the checkpoint says none, or one that no model here can have. Raises ModelLoadError.
+    """
     if spec.startswith("random:"):
         return "float32"
     config = _read_json(_folder(spec, CONFIG_FILES) / "config.json")
@@ -88,7 +94,7 @@ def _checked_device(device: str | torch.device) -> torch.device:
 
 
 def shape_of(spec: str) -> ModelConfig:
-    """The config of a "random:..." spec, without making its weights. Raises ModelLoadError."""
+    """Return the config of a "random:..." spec, without making its weights. Raises ModelLoadError."""
     shape = RANDOM_SHAPES.get(spec.removeprefix("random:"))
     if shape is None:
         allowed = ", ".join(f"random:{name}" for name in RANDOM_SHAPES)
@@ -105,7 +111,7 @@ def _random_model(spec: str, device: torch.device, dtype: torch.dtype) -> Model:
 
 
 def _folder(spec: str, files: list[str]) -> Path:
-    """The local folder of a spec; of a hub id, `files` (patterns) are downloaded to it."""
+    """Return the local folder of a spec. For a hub id, download `files` (patterns) to it."""
     if spec == "tiny":
         return TINY
     path = Path(spec).expanduser()
@@ -156,8 +162,10 @@ def _model_from_folder(folder: Path, device: torch.device, dtype: torch.dtype) -
 
 
 def _join_tied(weights: dict[str, Tensor], model: Model) -> None:
-    """Keep one output matrix and token embedding: a file may store it under either name, or under both. Raises
-    ValueError for two that differ."""
+    """Keep the one matrix that is output matrix and token embedding, which a file stores under either or both names.
+
+    Raises ValueError for two that differ.
+    """
     [tied] = [name for name, p in model.named_parameters() if p is model.token_embedding.weight]
     output = weights.pop("lm_head.weight", None)
     if output is not None and not torch.equal(output, weights.setdefault(tied, output)):
@@ -192,7 +200,7 @@ def _read_config(folder: Path) -> ModelConfig:
 
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:
-    """All tensors of model.safetensors, or else of the shards that an index names: transformers' order, too."""
+    """Read all tensors of model.safetensors, or else of the shards that an index names, as transformers does."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

@@ -24,7 +24,10 @@ PROBES = (
 
 
 def load_tokenizer(spec: str) -> Tokenizer:
-    """Return the tokenizer that belongs to `spec`: `.encode(text).ids` and `.decode(ids)`. Raises ModelLoadError.
+    """Return the tokenizer of a model: `.encode(text).ids` and `.decode(ids)`. Raises ModelLoadError.
+
+    Args:
+        spec: of the model, as load_model takes it, or of a tokenizer alone.
 
     It gives the token ids of transformers' AutoTokenizer, and warns where they are not tokenizer.json's own. It neither
     cuts nor pads a text, whatever the folder's tokenizer.json says: that state belongs to the batches of the program

@@ -21,7 +21,6 @@ pytest.importorskip("sphinx", reason="the book is built with Python 3.11 or newe
 from bs4 import BeautifulSoup
 
 from tools.book.build import build
-from tools.book.docstrings import list_arguments
 from tools.book.launch import check_repository
 from tools.book.lesson_page import LEFT_OUT, is_chart, to_page
 from tools.book.links import rewrite_links
@@ -166,15 +165,6 @@ PAGES = {"notebooks/00_start_here.ipynb", "docs/trust.md"}
 )
 def test_links_to_what_the_book_has_not_are_texts(text, wanted):
     assert rewrite_links(text, "notebooks/01_naive_cat.ipynb", PAGES) == wanted
-
-
-def test_arguments_become_a_list():
-    def race(model, *, seed=0, of=1):
-        """Nothing."""
-
-    lines = ["Race.", "", "model: a spec. seed: of draws,", "at least 0. Raises ValueError."]
-    list_arguments(None, "function", "race", race, None, lines)
-    assert lines == ["Race.", "", "- **model**: a spec.", "- **seed**: of draws, at least 0. Raises ValueError."]
 
 
 @pytest.fixture

@@ -24,11 +24,11 @@ SETTINGS: dict[str, Any] = {
     "extensions": [
         "myst_nb",
         "sphinx.ext.autodoc",
+        "sphinx.ext.napoleon",  # lists of arguments
         "sphinx_design",
         "sphinx_copybutton",
         "tools.book.folds",
         "tools.book.formulas",
-        "tools.book.docstrings",
         "tools.book.descriptions",
     ],
     "nb_execution_mode": "off",

@@ -39,6 +39,9 @@ RECORDED = "climb.json"
 def climb(stage: type[Stage]) -> ClimbChart:
     """Chart the stages up to this one, the engine, and transformers' generate, on the CPU of this machine.
 
+    Args:
+        stage: the last stage of the chart.
+
     Each is timed once per machine and kept; only what is missing is run, and what a busy machine made unsteady. With
     ROSEINFER_CLIMB=recorded nothing is run: the chart shows the recorded climb. Raises ValueError for a class that is
     not a stage of the course.
@@ -69,7 +72,7 @@ def climb(stage: type[Stage]) -> ClimbChart:
 
 
 def _ladder_of(stage: type[Stage]) -> tuple[type[Stage], ...]:
-    """All stages of the course that this one is of. Raises ValueError when it is of none."""
+    """Return all stages of the course that this one belongs to. Raises ValueError if it belongs to none."""
     package = sys.modules[stage.__module__.partition(".")[0]]
     ladder: tuple[type[Stage], ...] = getattr(package, "LADDER", ())
     if stage not in ladder:
@@ -86,7 +89,7 @@ def recorded_climb(path: Path = DATA / RECORDED) -> ClimbChart:
 
 
 def recorded_sides(up_to: str = "", folder: Path = DATA) -> list[Side]:
-    """What `make gpu-report` recorded on GPUs, as far as the stage `up_to`, or all of it."""
+    """Read what `make gpu-report` recorded on GPUs, as far as the stage `up_to`, or all of it."""
     return [_recorded(path, up_to) for path in sorted(folder.glob(f"runs/*/{RECORDED}"))]
 
 
@@ -106,7 +109,7 @@ def _recorded(path: Path, up_to: str = "") -> Side:
 
 
 def _measure(model: Model, stages: List[type[Stage]], with_hf: bool) -> list[Speed]:
-    """All of them in turn: one warm-up run each, then REPEATS."""
+    """Time all stages in turn: one warm-up run each, then REPEATS."""
     prompts = random_prompts(model, BATCH_SIZE, PROMPT_LEN)
     contenders: list[Contender] = [
         (entrant.name, entrant.run)
@@ -126,7 +129,7 @@ def _measure(model: Model, stages: List[type[Stage]], with_hf: bool) -> list[Spe
 
 
 def _floor(model: Model) -> Speed:
-    """What no step can beat: reading the weights and the cache once, or the products, at this machine's rates."""
+    """Measure what no step can beat: reading weights and cache once, or the products, at this machine's rates."""
     context_len = PROMPT_LEN + MAX_NEW_TOKENS // 2
     machine = measure_machine(model.device, model.dtype)
     floor = decode_floor(model.config, [context_len] * BATCH_SIZE, model.dtype, machine)

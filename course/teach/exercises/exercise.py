@@ -34,7 +34,7 @@ Checker = Callable[..., None]
 
 @dataclass(frozen=True)
 class Exercise(Text):
-    """checker: see the module's docstring. comparisons: those that it makes, so that tests try their named mistakes."""
+    """An exercise. checker: see above. comparisons: those that it makes, so that tests try their named mistakes."""
 
     checker: Checker
     comparisons: tuple[Comparison, ...]
@@ -55,7 +55,7 @@ def exercise(text: str | Text, *comparisons: Comparison) -> Callable[[Checker], 
 
 
 def register(text: str | Text, checker: Checker, *comparisons: Comparison) -> None:
-    """The same for a checker that is made already. A second one of the same id takes the place of the first."""
+    """Register a checker without the decorator. A second one of the same id replaces the first."""
     text = text_of(text) if isinstance(text, str) else text
     if isinstance(checker, Comparison):
         comparisons = (checker, *comparisons)
@@ -63,7 +63,7 @@ def register(text: str | Text, checker: Checker, *comparisons: Comparison) -> No
 
 
 def find(exercise_id: str) -> Exercise:
-    """Raises ValueError for an id that no lesson registers, naming those of its lesson."""
+    """Return an exercise. Raises ValueError for an id that no lesson registers, naming those of its lesson."""
     if exercise_id not in _registered:
         load_lesson(exercise_id)
     if exercise_id not in _registered:
@@ -73,7 +73,7 @@ def find(exercise_id: str) -> Exercise:
 
 
 def find_all() -> list[Exercise]:
-    """Every exercise of every lesson, in their order."""
+    """Return every exercise of every lesson, in their order."""
     for lesson in lessons():
         load_lesson(f"{lesson}.1")
     return [_registered[id] for id in sorted(_registered)]
@@ -105,10 +105,14 @@ class Verdict(View):
 
 
 def check(exercise_id: str, answer: Any, **context: Any) -> Verdict:
-    """Judge an answer: PASS, not attempted, or not yet with the mistake named. An error of the learner's becomes one.
+    """Judge an answer: PASS, not attempted, or not yet with the mistake named. An error in it is a mistake, too.
 
-    context: what the checker needs from the notebook besides, such as the model or a stage. An attempt is noted for
-    teach.progress. Raises ValueError for an unknown exercise_id.
+    Args:
+        exercise_id: of the exercise, such as "05.2".
+        answer: your function, class or value.
+        context: what the checker needs from the notebook besides, such as the model or a stage.
+
+    An attempt is noted for teach.progress. Raises ValueError for an unknown exercise_id.
     """
     # The learner's code is the code that shares its globals with the cell that called check.
     verdict = _judge(find(exercise_id), answer, context, sys._getframe(1).f_globals)
@@ -136,8 +140,11 @@ def _judge(task: Exercise, answer: Any, context: dict[str, Any], namespace: dict
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """PyTorch's loops, and Numba's, on one thread. A checker runs thousands of operations on tensors of a few hundred
-    values: threads that wait for each other would take many times as long, above all on a busy machine."""
+    """Run PyTorch's and Numba's loops on one thread.
+
+    A checker runs thousands of operations on tensors of a few hundred values. Threads that wait for each other would
+    take many times as long, above all on a busy machine.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -162,7 +169,11 @@ class Hint(View):
 
 
 def hint(exercise_id: str, number: int | None = None) -> Hint:
-    """The next hint, or the one of that number (from 1). After the last one, the last one again.
+    """Show the next hint, or a certain one. After the last one, show the last one again.
+
+    Args:
+        exercise_id: of the exercise, such as "05.2".
+        number: of the hint, from 1. None: the next one.
 
     Raises ValueError for an unknown exercise_id, or a number that is not there.
     """
@@ -195,5 +206,5 @@ class ExerciseCard(View):
 
 
 def show_exercise(exercise_id: str) -> ExerciseCard:
-    """The task, with its hints folded. `teach.exercise` in a notebook. Raises ValueError for an unknown id."""
+    """Show the task of an exercise, with its hints folded. Raises ValueError for an unknown id."""
     return ExerciseCard(find(exercise_id))

@@ -28,9 +28,11 @@ class Prediction(View):
 
 
 def predict(label: str, guess: float | None = None) -> Prediction:
-    """Note the guess for what `label` names; None while there is none. Raises ValueError if it is not a number.
+    """Note a guess for what `label` names. Raises ValueError for a guess that is not a number.
 
-    The label is what teach.predictions knows the guess by: no other guess of the course has the same.
+    Args:
+        label: names what is measured; no other guess of the course has the same label.
+        guess: your number. None: you have not guessed yet.
     """
     if guess is None or guess is Ellipsis:
         return Prediction(label, None)
@@ -105,9 +107,15 @@ class Reveal(View):
 def reveal(
     prediction: Prediction, measured: float, formula: str = "", value: float | None = None, timed: bool = False
 ) -> Reveal:
-    """Guess, measured number and formula beside each other. measured is shown in text/plain unless it is timed.
+    """Show a guess beside the measured number and what a formula gives.
 
-    formula says in words how `value` comes about: formula="12 layers x 8 sequences x 2 (K and V)", value=12 * 8 * 2.
+    Args:
+        prediction: what teach.predict returned.
+        measured: the number that this run gave.
+        formula: says in words how `value` comes about, as in "12 layers x 8 sequences x 2 (K and V)".
+        value: what the formula gives, as in 12 * 8 * 2.
+        timed: measured depends on the clock, so text/plain leaves it out.
+
     Raises ValueError if a number is not one, or if only one of formula and value is given.
     """
     if not isinstance(prediction, Prediction):
@@ -122,7 +130,7 @@ def reveal(
 
 
 def factor_between(guess: float, measured: float) -> float:
-    """How many times the larger is the smaller: 1 when equal, infinite when only one is above 0, or none."""
+    """Return larger / smaller: 1 for equal numbers, infinite unless both are above 0."""
     if guess == measured:
         return 1.0
     if guess <= 0 or measured <= 0:
@@ -131,7 +139,7 @@ def factor_between(guess: float, measured: float) -> float:
 
 
 def _number(argument: str, value: object) -> float:
-    """An int or a float."""
+    """Return it as an int or a float."""
     if hasattr(value, "item"):  # a tensor or numpy number of one element
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
@@ -146,5 +154,5 @@ def shown_number(number: float | None, none: str = "none") -> str:
 
 
 def _timed_number(value: float) -> str:
-    """Three digits, as a time is no more exact: 2,290 and not 2.29e+03."""
+    """Format a time with three digits, which is as exact as it is: 2,290 and not 2.29e+03."""
     return f"{float(f'{value:.3g}'):,.12g}"

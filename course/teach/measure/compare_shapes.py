@@ -35,7 +35,7 @@ ROUNDS = 2  # of a comparison; each makes its stages again
 
 
 def sql(trace: Trace, query: str, exact: List[str] = ("name", "n")) -> Table:
-    """A query over the table `slice` of a trace. Columns that `exact` does not name are shown, but not compared."""
+    """Run a query over the table `slice` of a trace. Columns that `exact` does not name are shown, not compared."""
     frame = trace.sql(query)
     exact = [column for column in frame.columns if column in exact]
     live = [column for column in frame.columns if column not in exact]
@@ -43,13 +43,17 @@ def sql(trace: Trace, query: str, exact: List[str] = ("name", "n")) -> Table:
 
 
 def compare_shapes(stages: List[type[Stage]], model: Model, shapes: dict[str, list[int]], steps: int = 12) -> Table:
-    """One decode step of each stage on each batch: exact counts, and the median time of `steps` steps.
+    """Run a decode step of each stage on each batch: exact counts, and the median time of `steps` steps.
 
-    The stages take turns of half the steps. One stage at a time is in memory, as it may hold a copy of the weights.
+    Args:
+        stages: classes; the first one is what the others are compared with.
+        model: from load_model.
+        shapes: {name of a batch: prompt lengths, one for each sequence}.
+        steps: that are timed. The stages take turns of half the steps, and one at a time is in memory.
 
-    shapes: a name -> prompt lengths, one a sequence. speed: each stage's time against the first stage's on the same
-    batch (above 1: faster). page faults: pages that the kernel mapped in the median step, where the system counts them;
-    memory that a step allocates costs them when the C library has given it back.
+    The column speed compares a stage with the first one on the same batch (above 1: faster). The column page faults has
+    the pages that the kernel mapped in the median step, where the system counts them; a step maps pages when it
+    allocates memory that the C library had given back.
 
     Raises ValueError for what is no list of Stage classes with names of their own.
     """
@@ -83,7 +87,7 @@ def compare_shapes(stages: List[type[Stage]], model: Model, shapes: dict[str, li
 def _on_one_batch(
     stages: List[type[Stage]], model: Model, lengths: list[int], steps: int, done: Callable[[], None]
 ) -> tuple[dict[str, dict[str, int]], dict[str, list[tuple[float, int]]]]:
-    """Counts of each stage, and seconds and page faults of its steps in all rounds."""
+    """Return the counts of each stage, and seconds and page faults of its steps in all rounds."""
     turns = interleaved({stage.name: partial(_turn, stage, model, lengths, steps, done) for stage in stages}, ROUNDS)
     counted = {name: own[0][0] for name, own in turns.items()}
     return counted, {name: [step for _, timed in own for step in timed] for name, own in turns.items()}
@@ -92,8 +96,10 @@ def _on_one_batch(
 def _turn(
     stage_class: type[Stage], model: Model, lengths: list[int], steps: int, done: Callable[[], None]
 ) -> tuple[dict[str, int], list[tuple[float, int]]]:
-    """Counts, and seconds and page faults of each step, of a stage that ends with this call. The steps that are counted
-    warm the others up."""
+    """Return the counts of a stage that ends with this call, and seconds and page faults of each step.
+
+    The steps that are counted warm the others up.
+    """
     freed_memory.give_back()  # or the copy of the weights that this stage makes comes on top of the last one's
     batch = _running(stage_class, model, lengths, steps)
     counted = _counts(*batch, done)
@@ -101,13 +107,13 @@ def _turn(
 
 
 def _running(stage_class: type[Stage], model: Model, lengths: list[int], steps: int) -> tuple[Stage, list[Sequence]]:
-    """The batch, ready to decode up to steps + 2 more tokens for each sequence."""
+    """Prefill the batch, ready to decode up to steps + 2 more tokens for each sequence."""
     prompts = [[1 + i % 7] * n for i, n in enumerate(lengths)]
     return StageContender(stage_class, model, prompts, steps + 3).at_step(0)
 
 
 def _counts(stage: Stage, seqs: list[Sequence], done: Callable[[], None]) -> dict[str, int]:
-    """The counts of the first step, without what the model's own ops start, and the bytes of the second.
+    """Count the first step, without what the model's own ops start, and the bytes of the second.
 
     One whole stage.decode, as the ladder counts: choosing the tokens is not included.
     """
@@ -129,7 +135,7 @@ def _counts(stage: Stage, seqs: list[Sequence], done: Callable[[], None]) -> dic
 
 
 def _timed(decode: Callable[[], object], done: Callable[[], None]) -> tuple[float, int]:
-    """The seconds of a step, and the page faults in it."""
+    """Return the seconds of a step, and the page faults in it."""
     faults = page_faults()
     seconds = seconds_of(decode)  # sampling reads the tokens back, so a GPU has finished at its end
     faults = page_faults() - faults
@@ -138,5 +144,5 @@ def _timed(decode: Callable[[], object], done: Callable[[], None]) -> tuple[floa
 
 
 def page_faults() -> int:
-    """Pages mapped for this process so far, without reading a disk; 0 on a system that does not count them."""
+    """Return the pages mapped for this process so far without reading a disk; 0 on a system without a count."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt if resource else 0

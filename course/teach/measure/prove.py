@@ -23,7 +23,13 @@ LENGTHS = (3, 64, 1, 17, 65, 30)
 def prove(
     stage_class: type[Stage], model: Model, prompt_lens: tuple[int, ...] = LENGTHS, max_tokens: int = 12
 ) -> Table:
-    """Greedy tokens of one batch against the cache-free reference and transformers, one row per sequence.
+    """Compare a stage's greedy tokens with the cache-free reference and transformers, one row per sequence.
+
+    Args:
+        stage_class: the stage.
+        model: from load_model.
+        prompt_lens: tokens of each prompt of the batch.
+        max_tokens: new tokens of each sequence.
 
     max_num_seqs is half the batch, so sequences join and leave while others run. A row that differs says at which
     token. Prompts are seeded random ids; transformers runs each alone, so that no padding is involved.
@@ -41,7 +47,7 @@ def prove(
 def judge(
     stage: Any, model: Model, prompts: list[list[int]], max_tokens: int, run: Callable[[], list[list[int]]]
 ) -> Table:
-    """A row for each prompt: whether the tokens that `run` makes with a stage are those of both oracles."""
+    """Judge the tokens that `run` makes with a stage: a row for each prompt, with both oracles."""
     import pandas as pd
 
     with progress_bar(f"{stage.name}, the reference and transformers", total=3) as done:
@@ -76,7 +82,7 @@ class Oracles:
                 done()
 
     def verdicts(self, outputs: list[list[int]]) -> dict[str, str]:
-        """By oracle: "equal", or the first request that differs. outputs: of all requests, in the order of the work.
+        """Return for each oracle "equal", or the first request that differs. outputs: in the order of the work.
 
         Raises ValueError for another number of them.
         """

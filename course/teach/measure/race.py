@@ -34,7 +34,17 @@ def race(
     seed: int = 0,
     with_hf: bool = False,
 ) -> LadderResult:
-    """bench.ladder with live bars where there is a notebook to show them; classes from a cell may take part.
+    """Race stages on the same prompts, with live bars in a notebook. Classes from a cell may take part.
+
+    Args:
+        stages: classes; the first one is what the others are compared with.
+        model: from load_model.
+        batch_size: sequences that decode together.
+        prompt_len: tokens of each prompt.
+        max_new_tokens: new tokens of each sequence.
+        repeats: runs of each stage, in turn with the others.
+        seed: of the prompts' random tokens.
+        with_hf: let transformers' generate take part.
 
     Raises ValueError for a bad argument, TokensDiffer for wrong tokens, ContenderFailed when a stage raises.
     """
@@ -76,12 +86,12 @@ class Race:
         return f"Race({', '.join(self._speeds)})"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Without the picture, which takes longer to draw than some steps to run."""
+        """Show the text without the picture, which takes longer to draw than some steps to run."""
         return {"text/plain": repr(self), VEGA_LITE: self.chart.spec}, {VEGA_LITE: EMBED}
 
     @property
     def speeds(self) -> dict[str, float]:
-        """Tokens a second so far: the median of the finished runs, or the first run's while it is under way."""
+        """Return tokens per second so far: the median of the finished runs, or of the first run while it lasts."""
         return {name: median(done) if done else self._running.get(name, 0.0) for name, done in self._speeds.items()}
 
     def update(self, progress: RunProgress) -> None:
@@ -95,7 +105,7 @@ class Race:
             self._draw(f"{progress.phase}: {progress.name}")
 
     def finish(self, result: LadderResult) -> None:
-        """The result's own numbers take the place of the live ones."""
+        """Replace the live numbers by the result's own."""
         floor = result.floor["batch_size"] / result.floor["seconds"]
         rows = {
             row["stage"]: tuple(row[f"tokens_per_second{end}"] for end in ("", "_min", "_max")) for row in result.rows

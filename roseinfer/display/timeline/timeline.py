@@ -47,10 +47,15 @@ HOW = "ms since the step began (drag to move, Ctrl + wheel to zoom, double click
 
 
 def timeline(trace: Trace, steps: int = 1, prefix: str = SPAN_PREFIX) -> Timeline:
-    """The host and device lanes of the first `steps` outermost spans that start with `prefix`, zoomable.
+    """Draw the host's and the device's lanes while steps run; zoom and pan with the mouse.
 
-    text/plain: the host's lanes and the order of the spans in them, which are the same anywhere. Raises ValueError for
-    anything but a Trace, one without such spans, or `steps` outside those it has.
+    Args:
+        trace: from capture.
+        steps: number of steps to show, from the first one.
+        prefix: how the name of a step's outermost span begins.
+
+    Its text/plain has the host's lanes and the order of their spans, which are the same on every machine.
+    Raises ValueError for anything but a Trace, for one without such spans, and for more steps than it has.
     """
     if not isinstance(trace, Trace):
         raise ValueError(f"trace must be a Trace, as profiling.capture and Trace.load make, got {trace!r}")
@@ -63,13 +68,14 @@ def timeline(trace: Trace, steps: int = 1, prefix: str = SPAN_PREFIX) -> Timelin
 
 
 class Timeline(Chart):
-    """Timeline of a trace's steps. start, end: in ns, from the first step's begin to the last one's end. bars: all that
-    is drawn, a row each: the number of its lane, its name, and from when to when, in ms since start. shades: the
-    columns that a crowded lane shows instead until one zooms in: the same, with the name of most of it, and the
-    covered share.
+    """Timeline of a trace's steps.
 
-    host_gaps: when the thread of the steps was in no op, each named after the innermost span around it. device_gaps:
-    when no kernel and no memory copy ran, each named after the innermost op or span of the host.
+    start, end: in ns, from the first step's begin to the last one's end.
+    bars: all that is drawn, a row each: the number of its lane, its name, begin and end in ms since start.
+    shades: what a crowded lane shows until one zooms in: rows like bars, with the name that covers most of each column,
+    and the covered share.
+    host_gaps: when the thread of the steps was in no op, each named after the innermost span around it.
+    device_gaps: when no kernel and no memory copy ran, each named after the innermost op or span of the host.
     """
 
     def __init__(self, trace: Trace, steps: list[Slice], prefix: str) -> None:
@@ -94,7 +100,7 @@ class Timeline(Chart):
         super().__init__(self._draw(trace.caption), text, "\n".join([text, device, *self.says()]))
 
     def says(self) -> list[str]:
-        """The gaps in a sentence for each side: their share of the time, and where the longest one was."""
+        """Tell in a sentence for each side how much of the time gaps took, and where the longest one was."""
         sentences = [self._sentence("Python (the host in no op)", self.host_gaps, "inside")]
         if self.device:
             sentences.append(self._sentence("device idle", self.device_gaps, "under"))
@@ -178,7 +184,7 @@ class Timeline(Chart):
         return blocks.properties(name="bars").add_params(zoom("x")) + named.encode(text="short:N")
 
     def _sums(self, gaps: list[Gap]) -> altair.LayerChart:
-        """A bar for each name that gaps have, as long as all of them together."""
+        """Draw a bar for each name that gaps have, as long as all of them together."""
         import altair as alt
         import pandas as pd
 
