@@ -33,13 +33,13 @@ class ContenderFailed(RuntimeError):
 
 
 def stage_for(stage_class: type[Stage], model: Model, lengths: List[int], block_size: int = BLOCK_SIZE) -> Stage:
-    """A fresh stage with just the blocks and places for sequences that end with so many tokens, all at once."""
+    """Make a fresh stage that just holds sequences ending with so many tokens, all at once."""
     num_blocks = sum(-(-(n - 1) // block_size) for n in lengths)  # the last token is returned, never cached
     return stage_class(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=len(lengths))
 
 
 def _flops_of(decode: Callable[[], Any]) -> int:
-    """Operations of the matrix products, and of the attention that PyTorch can count."""
+    """Count the operations of the matrix products, and those of the attention that PyTorch can count."""
     with FlopCounterMode(display=False) as counter:
         decode()
     return counter.get_total_flops()
@@ -86,7 +86,7 @@ class StageContender:
         return Run(prefill_seconds, tuple(step_seconds), outputs, stage.num_processes)
 
     def counts(self, step: int) -> dict[str, int]:
-        """Exact facts of decode step `step` (0 is the first one): one whole stage.decode, sampling not included.
+        """Count exactly what decode step `step` (0 is the first one) does: one whole stage.decode, without sampling.
 
         aten_ops counts every start, those started by other ops included. copies, cats and selects leave out what
         MODEL_OPS start, so they are the stage's own.
@@ -106,8 +106,10 @@ class StageContender:
         }
 
     def products_seconds(self) -> float | None:
-        """Seconds of the products of one decode step, in the layout of the stage's own model. None where they are
-        inside the one function that the step is, or wait for another process."""
+        """Time the products of one decode step, in seconds, in the layout of the stage's own model.
+
+        Returns None where they are inside the one function that the step is, or wait for another process.
+        """
         stage = self._fresh()
         if stage.is_one_function or stage.num_processes > 1:
             return None
@@ -115,14 +117,16 @@ class StageContender:
             return products_seconds(self.model, len(self.prompts), stage.model)
 
     def _one_decode(self, step: int, count: Callable[[Callable[[], Any]], Counted]) -> Counted:
-        """What `count` makes of decode step `step` of a fresh stage. The stage, which may hold a copy of the weights,
-        ends with this call."""
+        """Return what `count` makes of decode step `step` of a fresh stage.
+
+        The stage, which may hold a copy of the weights, is freed when this call returns.
+        """
         stage, seqs = self.at_step(step)
         with blame(self.name, f"decode step {step}"):
             return count(lambda: stage.decode(seqs))
 
     def at_step(self, step: int) -> tuple[Stage, list[Sequence]]:
-        """A fresh stage and its sequences, ready for decode step `step`."""
+        """Return a fresh stage and its sequences, ready for decode step `step`."""
         stage = self._fresh()
         with blame(self.name, "the prefill"):
             seqs = begin(stage, self.prompts, self.params)
@@ -144,7 +148,7 @@ class StageContender:
 
 
 def check_all_free(stage: Stage, num_blocks: int) -> None:
-    """Raises ContenderFailed unless a stage whose sequences have all been freed has its num_blocks again."""
+    """Check that a stage whose sequences were all freed has its num_blocks again; else raise ContenderFailed."""
     if stage.num_free_blocks != num_blocks:
         raise ContenderFailed(
             f"{stage.name} lost blocks: {stage.num_free_blocks} of {num_blocks} are free with all sequences freed"
@@ -158,7 +162,7 @@ def hf_contender(
     clock: Clock = perf_counter,
     cache: str = "dynamic",
 ) -> Contender:
-    """transformers' generate on a copy of the weights: one batch, greedy, no end token.
+    """Make a contender of transformers' generate on a copy of the weights: one batch, greedy, no end token.
 
     cache: a key of HF_NAMES. A static one is allocated once, and on a GPU generate compiles the model for it. All
     prompts must be equally long, so that no padding is involved. Its steps are timed by a streamer, which generate
@@ -212,7 +216,7 @@ class _TimingStreamer:
 
 @contextmanager
 def blame(name: str, where: str) -> Iterator[None]:
-    """Errors inside become a ContenderFailed that says who failed and where; the cause stays attached."""
+    """Turn errors inside into a ContenderFailed that says who failed and where; the cause stays attached."""
     try:
         yield
     except Exception as error:

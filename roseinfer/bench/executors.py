@@ -32,8 +32,11 @@ IN_TURN, ONE_BEHIND = "in turn", "one behind"
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorResult(MachineResult):
-    """rows: one a batch size, with the seconds of every run of each executor, the tokens a second of the median, and
-    whether both gave the same tokens."""
+    """Times of both executors on whole batches.
+
+    rows: one for each batch size, with the seconds of every run of each executor, the tokens a second of the median,
+    and whether both gave the same tokens.
+    """
 
     def short_row(self, row: dict[str, Any]) -> dict[str, Any]:
         short = {"batch_size": row["batch_size"], "same_tokens": row["same_tokens"]}
@@ -75,7 +78,7 @@ def executors(
     device: str = "cpu",
     on_progress: OnProgress | None = None,
 ) -> ExecutorResult:
-    """Raises ValueError for a bad argument."""
+    """Time both executors of the engine on the same batches. Raises ValueError for a bad argument."""
     for name, value in (("prompt_len", prompt_len), ("max_tokens", max_tokens), ("repeats", repeats)):
         require_count(name, value, at_least=1)
     require_counts("batch_sizes", batch_sizes)
@@ -103,7 +106,7 @@ def executor_rows(
     repeats: int,
     on_progress: OnProgress | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """One row per batch size: both executors in turn on the same prompts, after a run of each for warm-up."""
+    """Yield one row per batch size: both executors in turn on the same prompts, after a warm-up run of each."""
     model = prepared_copy(model)
     work = {name: (1 + repeats) * sum(map(run_work, batch_sizes)) for name in (IN_TURN, ONE_BEHIND)}
     progress = Progress(on_progress, work, runs_total=2 * (1 + repeats) * len(batch_sizes))
@@ -137,13 +140,15 @@ def executor_rows(
 
 
 def run_work(batch_size: int) -> int:
-    """How long a run is expected to take beside one of another batch size: weights are read once a step, and on a CPU
-    that takes as long as about ROWS_OF_WEIGHTS rows."""
+    """Estimate how long a run takes, relative to runs of other batch sizes.
+
+    Weights are read once a step, and on a CPU that takes as long as about ROWS_OF_WEIGHTS rows.
+    """
     return ROWS_OF_WEIGHTS + batch_size
 
 
 def timed(engine: Engine, prompts: list[list[int]], max_tokens: int) -> tuple[float, list[list[int]]]:
-    """Seconds from the first step to the last token, and the tokens."""
+    """Return the seconds from the first step to the last token, and the tokens."""
     seqs = [Sequence(prompt, SamplingParams(max_tokens=max_tokens, ignore_eos=True)) for prompt in prompts]
     now = device_clock(engine.model.device)
     for seq in seqs:

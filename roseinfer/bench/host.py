@@ -33,9 +33,13 @@ Step = dict[str, float]
 
 @dataclass(frozen=True, kw_only=True)
 class HostResult(MachineResult):
-    """rows: one a batch size, in seconds, each the median of the decode steps of all repeats. Beside the spans of HOST
-    and MODEL: planning (schedule, prepare and commit together), step (from one schedule to the next) and rest, which no
-    span covers: the loop around the engine. planning_min and planning_max: of all steps. samples: those steps, raw."""
+    """Times of the host's work in the engine's decode steps.
+
+    rows: one for each batch size, in seconds, each figure the median of the decode steps of all repeats. Beside the
+    spans of HOST and MODEL they have planning (schedule, prepare and commit together), step (from one schedule to the
+    next) and rest, which no span covers: the loop around the engine. planning_min and planning_max are the extremes of
+    all steps. samples: those steps, raw.
+    """
 
     SHORT: ClassVar = (
         "batch_size",
@@ -127,8 +131,10 @@ def _row(batch_size: int, steps: list[Step]) -> dict[str, Any]:
 
 
 def decode_steps(generate: Callable[[], object], max_tokens: int) -> list[Step]:
-    """The steps of one call of generate, whose prompts all fit one prefill: without that, and without the last step, in
-    which requests end."""
+    """Return the decode steps of one call of generate, whose prompts must all fit one prefill.
+
+    The prefill and the last step, in which requests end, are left out.
+    """
     names = {SPAN + name: name for name in (*HOST, *MODEL)}
     times = SpanTimes(lambda name, around: name in names)
     with listening(times):

@@ -20,7 +20,7 @@ ROWS_OF_WEIGHTS = 16  # a step on a CPU reads its weights in about the time of s
 
 
 def turns(names: Sequence[Name], repeats: int, warmup: int = 0) -> Iterator[tuple[int, int, Name]]:
-    """(repeat, position in its round, name): A B C, B C A, C A B, ... Repeats below 0 are the warm-up."""
+    """Yield (repeat, position in its round, name): A B C, B C A, C A B, ... Repeats below 0 are the warm-up."""
     for repeat in range(-warmup, repeats):
         for position in range(len(names)):
             yield repeat, position, names[(repeat + position) % len(names)]
@@ -32,9 +32,9 @@ def interleaved(
     warmup: int = 0,
     on_run: Callable[[Name, int], object] = lambda name, repeat: None,
 ) -> dict[Name, list[T]]:
-    """Call the contenders in turn; what each returned, by name and in the order of the repeats, warm-up left out.
+    """Call the contenders in turn and return what each call returned, by name and in order, without the warm-up.
 
-    on_run: told before each call. Its repeat is below 0 for the warm-up.
+    on_run: called before each call with the name and the repeat, which is below 0 for the warm-up.
     """
     samples: dict[Name, list[T]] = {name: [] for name in contenders}
     for repeat, _, name in turns(list(contenders), repeats, warmup):
@@ -47,8 +47,10 @@ def interleaved(
 
 @dataclass(frozen=True)
 class Run:
-    """One run of one contender. outputs: the new token ids of each sequence, the first one made by the prefill.
-    num_processes: see Stage."""
+    """One run of one contender.
+
+    outputs: the new token ids of each sequence, the first one made by the prefill. num_processes: see Stage.
+    """
 
     prefill_seconds: float
     step_seconds: tuple[float, ...]
@@ -105,7 +107,7 @@ def phase_of(repeat: int, repeats: int) -> str:
 
 
 def _report_step(report: OnProgress, here: RunProgress, steps: list[float], tokens: int, seconds: float) -> None:
-    """steps: the seconds of this run's steps so far, this one not yet among them."""
+    """Report a step that has just ended. steps: the seconds of this run's earlier steps; this one is appended."""
     steps.append(seconds - sum(steps))
     report(replace(here, tokens=tokens, seconds=len(steps) * median(steps)))
 

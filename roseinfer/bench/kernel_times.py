@@ -25,7 +25,7 @@ from .provenance import describe_host
 
 @dataclass(frozen=True)
 class Shape:
-    """A batch of sequences of equal lengths. context_len: cached tokens of each. group: query heads on each KV head."""
+    """A batch of equally long sequences. context_len: cached tokens of each. group: query heads on each KV head."""
 
     batch_size: int
     context_len: int
@@ -57,8 +57,11 @@ TIMES = {"us": "{:,.1f}", "KV GB/s": "{:,.1f}", "of read bandwidth": "{:.1%}"}
 
 @dataclass(frozen=True, kw_only=True)
 class KernelTimes(MachineResult):
-    """rows: one a shape, with the median seconds of a launch; bandwidth is that of the cached K and V alone. samples:
-    seconds of each launch."""
+    """Launch times of a decode attention kernel.
+
+    rows: one for each shape, with the median seconds of a launch; bandwidth counts the bytes of the cached K and V
+    alone. samples: seconds of each launch.
+    """
 
     SHORT: ClassVar = ("batch_size", "context_len", "dtype", "seconds", "bandwidth_share")
 
@@ -83,7 +86,7 @@ class KernelTimes(MachineResult):
 
 
 def kernel_times(kernel: Callable[..., Tensor], device: str, shapes: List[Shape] = SHAPES) -> KernelTimes:
-    """kernel: attention of one decode step over block tables, with the arguments of a PagedCase."""
+    """Time a kernel for the attention of one decode step over block tables. It takes the arguments of a PagedCase."""
     check_device(device)
     where, rows, samples = torch.device(device), [], []
     for shape in shapes:
@@ -99,7 +102,7 @@ def kernel_times(kernel: Callable[..., Tensor], device: str, shapes: List[Shape]
 
 
 def large_inputs(shape: Shape, device: torch.device) -> PagedCase:
-    """Equally long sequences in shuffled blocks, made on the device."""
+    """Make equally long sequences in shuffled blocks, on the device."""
     columns = ceil(shape.context_len / shape.block_size)
     like: dict[str, Any] = {"dtype": getattr(torch, shape.dtype), "device": device}
     num_blocks, heads = shape.batch_size * columns, (shape.num_kv_heads, shape.head_dim)
@@ -112,7 +115,7 @@ def large_inputs(shape: Shape, device: torch.device) -> PagedCase:
 
 
 def launch_seconds(launch: Callable[[], object], device: torch.device) -> list[float]:
-    """Seconds of each launch: on a GPU between two CUDA events, with its L2 cache cleared before."""
+    """Time each launch in seconds: on a GPU between two CUDA events, with its L2 cache cleared before."""
     if device.type == "cuda":
         from triton.testing import do_bench
 

@@ -98,7 +98,7 @@ def ladder(
 
 
 def check_stages(stages: List[type[Stage]]) -> None:
-    """Raises ValueError unless `stages` is a list of complete Stage classes with names of their own."""
+    """Check that `stages` is a list of complete Stage classes, each with a name of its own; else raise ValueError."""
     if not isinstance(stages, (list, tuple)) or not stages:
         raise ValueError(f"stages must be a list of Stage classes, got {stages!r}")
     for stage in stages:
@@ -126,7 +126,7 @@ def _check_sizes(model: Model, batch_size: int, prompt_len: int, max_new_tokens:
 
 
 def check_length(model: Model, prompt_len: int, max_new_tokens: int) -> None:
-    """Raises ValueError when a sequence would have more tokens than the model has positions."""
+    """Check that no sequence would have more tokens than the model has positions; else raise ValueError."""
     if prompt_len + max_new_tokens > model.config.max_model_len:
         raise ValueError(
             f"prompt_len={prompt_len} + max_new_tokens={max_new_tokens} is {prompt_len + max_new_tokens} tokens, "
@@ -135,12 +135,12 @@ def check_length(model: Model, prompt_len: int, max_new_tokens: int) -> None:
 
 
 def random_prompts(model: Model, batch_size: int, prompt_len: int, seed: int = 0) -> list[list[int]]:
-    """The prompts that every contender gets."""
+    """Make the random prompts that every contender gets."""
     return mixed_prompts(model, [prompt_len] * batch_size, seed)
 
 
 def mixed_prompts(model: Model, lengths: List[int], seed: int = 0) -> list[list[int]]:
-    """A prompt of random ids for each length."""
+    """Make a prompt of random ids for each length."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(model.config.vocab_size, (n,), generator=generator).tolist() for n in lengths]
 
@@ -164,8 +164,10 @@ def _rows(
     machine: Machine,
     verdicts: dict[str, str],
 ) -> list[dict[str, Any]]:
-    """One row per contender. Deltas are ratios of medians: 1.10 is 10% faster. HF is no step of the ladder, so it
-    has no previous one."""
+    """Make one row per contender. Deltas are ratios of medians: 1.10 is 10% faster.
+
+    HF is no step of the ladder, so its row has no delta against a previous one.
+    """
     rows: list[dict[str, Any]] = []
     first: list[float] = []
     for name in names:

@@ -58,11 +58,11 @@ EXACT = ["stage", *COUNTS, "tokens"]
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LadderResult(MachineResult):
-    """What `ladder` measured. Its text/plain holds exact facts alone; text/html has the times too.
+    """What `ladder` measured. Its text/plain shows exact facts alone; text/html has the times, too.
 
-    rows: a dict for each contender, in order; speeds in tokens a second, deltas as ratios of medians. samples: the
-    raw runs behind them (see interleave.measure). floor: of one decode step at the middle context. not_run: who was
-    left out or failed, and why.
+    rows: a dict for each contender, in order; speeds in tokens a second, deltas as ratios of medians. samples: the raw
+    runs that the rows summarise (see interleave.measure). floor: that of one decode step at the middle context.
+    not_run: the contenders that were left out or failed, and why.
     """
 
     SHORT: ClassVar = ("stage", "tokens_per_second", "tokens_per_second_min", "tokens_per_second_max", "tokens")
@@ -103,7 +103,7 @@ class LadderResult(MachineResult):
 
     @property
     def warning(self) -> str:
-        """What other programs did to the times; empty on a quiet machine."""
+        """Sentence on what other programs did to the times; empty on a quiet machine."""
         return busy_sentence(self.samples)
 
     @property
@@ -117,7 +117,7 @@ class LadderResult(MachineResult):
 
     @property
     def explanation(self) -> str:
-        """What the columns mean."""
+        """Text that says what the columns mean."""
         text = (
             "tok/s: decoding alone, by each run's median step; the median run, and the slowest and the fastest; step "
             f"ms and of floor follow from it. {explanation(self.arguments['repeats'])} Bound by reading or arithmetic: "
@@ -141,7 +141,7 @@ class LadderResult(MachineResult):
 
     @cached_property
     def columns(self) -> dict[str, list[Any]]:
-        """The rows under the names that the tables use; None for what a contender does not have."""
+        """The rows under the names that the tables use; None where a contender lacks a figure."""
 
         def column(name: str) -> list[Any]:
             return [row.get(name) for row in self.rows]
@@ -170,7 +170,7 @@ class LadderResult(MachineResult):
 
     @cached_property
     def frame(self) -> pd.DataFrame:
-        """The columns, for a notebook's table."""
+        """The columns as a data frame, for a notebook's table."""
         import pandas as pd
 
         frame = pd.DataFrame(self.columns)

@@ -1,4 +1,4 @@
-"""Detect other programs on the cores that a measurement needs. Its times are not this machine's then."""
+"""Detection of other programs on the cores that a measurement needs: they make its times wrong for this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_SPREAD = 0.3
 
 
 def waited_seconds(tasks: Path = TASKS) -> float | None:
-    """How long this process's threads have been ready to run and had no core, added up; None where it is not known.
+    """Add up how long this process's threads were ready to run and had no core; None where that is not known.
 
     Linux counts it for each thread (Documentation/scheduler/sched-stats.rst), so other programs' use of other cores,
     and of other containers' cores, does not count.
@@ -36,7 +36,7 @@ def waited_seconds(tasks: Path = TASKS) -> float | None:
 
 
 def with_waiting(work: Callable[[], T], tasks: Path = TASKS) -> tuple[T, float | None]:
-    """What `work` returns, and how long this process's threads waited for a core meanwhile: see waited_seconds."""
+    """Return the result of `work`, and how long this process's threads waited for a core (see waited_seconds)."""
     before = waited_seconds(tasks)
     result = work()
     after = waited_seconds(tasks)
@@ -45,20 +45,20 @@ def with_waiting(work: Callable[[], T], tasks: Path = TASKS) -> tuple[T, float |
 
 
 def apart(one: float, other: float) -> bool:
-    """Whether two figures of the same thing are too far apart for a quiet machine."""
+    """Tell whether two measurements of the same thing are too far apart for a quiet machine."""
     return abs(one - other) > MOST_SPREAD * max(one, other)
 
 
 def busy_sentence(samples: Iterable[Mapping[str, Any]]) -> str:
-    """What a page says above the times of a busy machine; empty on a quiet one."""
+    """Return the warning that a page shows above the times of a busy machine; empty on a quiet one."""
     signs = busy_signs(samples)
     return f"{BUSY}: {'; '.join(signs)}. Close other programs and run this again." if signs else ""
 
 
 def busy_signs(samples: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What a quiet machine would not have shown, one clause each; empty when nothing was seen.
+    """List what a quiet machine would not have shown, one clause each; empty when nothing was seen.
 
-    samples: as interleave.measure returns them. Those without tokens_per_second are judged by their waiting alone.
+    samples: those that interleave.measure returns. Samples without tokens_per_second are judged by their waiting alone.
     """
     samples = list(samples)
     signs = []

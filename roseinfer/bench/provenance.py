@@ -18,7 +18,7 @@ CODE = (".", ":!data/runs", ":!data/traces")
 
 
 def describe_host(device: torch.device) -> dict[str, Any]:
-    """host, device, versions (triton: None where it is not installed; cuda and driver: on a GPU only) and commit."""
+    """Return host, device, versions (triton: None if not installed; cuda and driver: on a GPU only) and commit."""
     import numba
     import transformers
 
@@ -45,7 +45,7 @@ def describe_host(device: torch.device) -> dict[str, Any]:
 
 
 def short_commit(commit: str | None) -> str:
-    """Such as 8808164, or 8808164-dirty; "unknown" outside a clone."""
+    """Return the commit, such as 8808164 or 8808164-dirty; "unknown" outside a clone."""
     if commit is None:
         return "unknown"
     head, _, dirty = commit.partition("-")
@@ -53,7 +53,7 @@ def short_commit(commit: str | None) -> str:
 
 
 def where(result: MachineResult) -> str:
-    """Where a result comes from, in a few words."""
+    """Say where a result comes from, in a few words."""
     return f"{result.device}, torch {result.versions['torch']}, commit {short_commit(result.commit)}"
 
 
@@ -77,7 +77,7 @@ def _driver_version() -> str | None:
 
 
 def _commit() -> str | None:
-    """HEAD, with "-dirty" when code differs; None before the first commit. Outside a clone: ROSEINFER_COMMIT."""
+    """Return HEAD, with "-dirty" when code differs; None before the first commit. Outside a clone: ROSEINFER_COMMIT."""
     if not (ROOT / ".git").exists():  # installed elsewhere: another repository around it says nothing about us
         return os.environ.get("ROSEINFER_COMMIT")
     head = _git("rev-parse", "--verify", "--quiet", "HEAD")
@@ -89,7 +89,7 @@ def _git(*arguments: str) -> str:
 
 
 def _output(*command: str) -> str:
-    """What a command prints; nothing when it is missing, fails or hangs."""
+    """Return what a command prints; nothing when it is missing, fails or hangs."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):

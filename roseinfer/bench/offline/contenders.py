@@ -38,10 +38,11 @@ NEAR = {"llama.cpp": 0.01}
 
 @dataclass(frozen=True)
 class BatchContender:
-    """run(prompts, max_tokens): the new token ids, and when it began and ended, by the clock of all processes.
+    """A contender. run(prompts, max_tokens) returns the new ids, and when it began and ended by all processes' clock.
 
-    precision: of the weights. kv_cache: the dtype of K and V. near: see Referee.check. versions: of libraries that
-    describe_host does not name. drafts: how many tokens it has drafted so far, and how many of these were accepted.
+    precision: that of the weights. kv_cache: the dtype of K and V. near: see Referee.check. versions: those of
+    libraries that describe_host does not name. drafts: how many tokens it has drafted so far, and how many of these
+    were accepted.
     """
 
     name: str
@@ -65,10 +66,10 @@ class BatchContender:
 def entered(
     setting: RaceSetting, stages: List[type[Stage]], names: List[str], precisions: List[str]
 ) -> Iterator[tuple[list[BatchContender], dict[str, str]]]:
-    """Yield, for each precision, fp32 first, the contenders that can run (Hugging Face, stages, engine, peers) and why
-    others cannot.
+    """Yield the contenders that can run (Hugging Face, stages, engine, peers), and why the others cannot.
 
-    names: keys of NAMES. Of Hugging Face's generate and of stages there is none with quantised weights.
+    Contenders come precision by precision, fp32 first. names: keys of NAMES. Hugging Face's generate and stages never
+    run with quantised weights.
     """
     contenders: list[BatchContender] = []
     left_out: dict[str, str] = {}
@@ -84,7 +85,7 @@ def entered(
 
 
 class _LeftOut(Exception):
-    """Why a contender does not run here."""
+    """The reason why a contender does not run here."""
 
 
 def _makers(
@@ -107,7 +108,7 @@ def _makers(
 
 
 def hf(model: Model) -> BatchContender:
-    """transformers' generate with its dynamic cache. All prompts of a batch are equally long."""
+    """Make a contender of transformers' generate with its dynamic cache. All prompts of a batch are equally long."""
     try:
         theirs, device = to_hf(model), model.device
     except ValueError as error:
@@ -120,7 +121,7 @@ def hf(model: Model) -> BatchContender:
 
 
 def stage(stage_class: type[Stage], model: Model) -> BatchContender:
-    """A stage behind the continuous loop, allocated before the clock starts."""
+    """Make a contender of a stage behind the continuous loop, allocated before the clock starts."""
 
     def make(prompts: Tokens, max_tokens: int) -> Callable[[], Tokens]:
         fresh = stage_for(stage_class, model, [len(prompt) + max_tokens for prompt in prompts])
@@ -135,7 +136,7 @@ def drafting_name(speculative: dict[str, Any]) -> str:
 
 
 def engine(setting: RaceSetting, precision: str, speculative: dict[str, Any] | None = None) -> BatchContender:
-    """roseinfer.LLM, with just the blocks that the largest batch needs. speculative: as it takes it."""
+    """Make a contender of roseinfer.LLM with just the blocks for the largest batch. speculative: as LLM takes it."""
     name = drafting_name(speculative) if speculative else ENGINE
     weights: dict[str, Any] = {"quantization" if precision in QUANTIZED else "dtype": precision}
     with blame(f"{name} {precision}", "its constructor"):
@@ -160,7 +161,7 @@ def engine(setting: RaceSetting, precision: str, speculative: dict[str, Any] | N
 
 
 def peer(name: str, setting: RaceSetting, precision: str, folder: Path, stack: ExitStack) -> BatchContender:
-    """Another engine, in its own process until `stack` is closed."""
+    """Make a contender of another engine, in its own process until `stack` is closed."""
     if reason := why_no_peers():
         raise _LeftOut(reason)
     if torch.device(setting.device).type != "cpu":
@@ -180,7 +181,7 @@ def peer(name: str, setting: RaceSetting, precision: str, folder: Path, stack: E
 def _here(
     name: str, precision: str, device: torch.device, make: Callable[[Tokens, int], Callable[[], Tokens]]
 ) -> BatchContender:
-    """One that runs in this process. make(prompts, max_tokens): allocates what it needs, and gives the work."""
+    """Make a contender that runs in this process. make(prompts, max_tokens) allocates, and returns the work to time."""
     now = device_clock(device, perf_counter)
 
     def run(prompts: Tokens, max_tokens: int) -> tuple[Tokens, float, float]:

@@ -28,9 +28,9 @@ def run_floor(
     weights: torch.dtype,
     kv_cache: torch.dtype,
 ) -> float:
-    """Seconds at least, from the prompts to max_tokens new tokens of each.
+    """Compute the least seconds from the prompts to max_tokens new tokens of each.
 
-    weights, kv_cache: the dtypes of the matrices, and of K and V. Of quantised weights the scales are left out: a floor
+    weights, kv_cache: the dtypes of the matrices, and of K and V. The scales of quantised weights are left out: a floor
     may be too low, never too high.
     """
     prompts = [prompt_len] * batch_size
@@ -51,7 +51,7 @@ def _seconds(of_weights: Floor, of_cache: Floor, machine: Machine, weights: torc
 
 @cache
 def machine_for(device: str, precision: str) -> Machine:
-    """What `measure_machine` measures; for quantised weights with the rate of products of 8-bit integers."""
+    """Measure the machine as `measure_machine` does; for quantised weights, with the rate of 8-bit integer products."""
     if precision not in QUANTIZED:
         return measure_machine(device, getattr(torch, precision))
     machine = measure_machine(device, torch.float32)
@@ -60,7 +60,7 @@ def machine_for(device: str, precision: str) -> Machine:
 
 
 def _int8_rates(size: int, device: str) -> list[float]:
-    """Rates of PyTorch's product of integers, and on a CPU of the engine's, which rounds one side on the way."""
+    """Measure PyTorch's product of integers, and on a CPU also the engine's, which rounds one side on the way."""
     square = torch.ones(size, size, dtype=torch.int8, device=device)
     ways = [lambda: torch._int_mm(square, square)]
     if device == "cpu":

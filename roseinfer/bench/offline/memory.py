@@ -1,4 +1,4 @@
-"""What the engine takes of memory: the peak of what is resident, in a process that does nothing else."""
+"""The memory that the engine takes: the peak of its resident bytes, in a process that does nothing else."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CHILD = "import sys; from roseinfer.bench.offline.memory import answer; answer(s
 
 @dataclass(frozen=True)
 class MemoryRun:
-    """One batch, as `offline` has it. Raises ValueError for a bad argument."""
+    """One batch, with the same fields as in `offline`. Raises ValueError for a bad argument."""
 
     spec: str
     precision: str = "float32"
@@ -49,8 +49,11 @@ class MemoryRun:
 
 @dataclass(frozen=True)
 class PeakMemory(Measured):
-    """In bytes. weights: as they are loaded, in fp32 where they are quantised then. pool: of K and V. libraries: what
-    is resident before the model is loaded. peak: at most, from the process's begin to the last token."""
+    """Memory of one run, in bytes.
+
+    weights: those that are loaded, which are in fp32 where they are quantised afterwards. pool: K and V. libraries:
+    what is resident before the model is loaded. peak: the most from the start of the process to the last token.
+    """
 
     run: MemoryRun
     weights: int
@@ -60,8 +63,10 @@ class PeakMemory(Measured):
 
     @property
     def beyond(self) -> int:
-        """What comes on top of libraries, weights and pool: packed copies, activations, what loading needed. Below 0
-        where loading needs the most, or where blocks that no token was written to take no memory yet."""
+        """Bytes on top of libraries, weights and pool: packed copies, activations, what loading needed.
+
+        Below 0 where loading needs the most, or where blocks without a written token take no memory yet.
+        """
         return self.peak - self.libraries - self.weights - self.pool
 
     def text(self, width: int | None = None, long: bool = False) -> str:
@@ -78,8 +83,11 @@ class PeakMemory(Measured):
 
 
 def peak_memory(run: MemoryRun) -> PeakMemory:
-    """Measured in a fresh process. Raises ValueError for a text that is too long for the model, ModelLoadError for a
-    model that cannot be loaded, and ContenderFailed, with the last line of that process, when it fails otherwise."""
+    """Measure the peak memory of a run in a fresh process.
+
+    Raises ValueError for a text that is too long for the model, ModelLoadError for a model that cannot be loaded, and
+    ContenderFailed, with the last line of that process, when it fails otherwise.
+    """
     num_tokens, allowed = run.prompt_len + run.max_tokens, model_config(run.spec).max_model_len
     if num_tokens > allowed:
         raise ValueError(
@@ -105,7 +113,7 @@ def peak_memory(run: MemoryRun) -> PeakMemory:
 
 
 def answer(asked: str) -> None:
-    """In the fresh process: print the bytes that are resident before the model is loaded, and at most."""
+    """Print, in the fresh process, the bytes that are resident before the model is loaded and at the peak."""
     run = MemoryRun(**json.loads(asked))
     libraries = resident("VmRSS")
     try:
@@ -119,7 +127,7 @@ def answer(asked: str) -> None:
 
 
 def resident(key: str) -> int:
-    """Bytes now (VmRSS) or at most so far (VmHWM); on a system without /proc at most so far, whichever is asked for.
+    """Return the resident bytes now (VmRSS) or at the peak (VmHWM). Without /proc it is always the peak.
 
     getrusage alone will not do where /proc is there: Linux lets a child begin with its parent's peak.
     """

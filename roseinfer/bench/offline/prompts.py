@@ -29,11 +29,11 @@ def random_ids(
 
 
 def repeating(model: Model, spec: str, batch_size: int, prompt_len: int, max_tokens: int, seed: int) -> list[list[int]]:
-    """Prompts that the model goes on to repeat, as when a text is revised or quoted: a passage of Python's
-    documentation, on which the bundled model was trained, and the passage's beginning once more. Without a tokenizer,
-    random ids.
+    """Pick prompts that the model goes on to repeat, as when a text is revised or quoted.
 
-    Of several candidates for each prompt, the ones from whose own text most tokens of max_tokens can be drafted.
+    A prompt is a passage of Python's documentation, on which the bundled model was trained, followed by the beginning
+    of that passage. Without a tokenizer it is random ids. From more candidates than prompts we take those from whose
+    own text the most of the max_tokens new tokens can be drafted.
     """
     opening = min(OPENING, max(1, prompt_len // 4))
     passages = passages_of(model, spec, max(LEAST_CANDIDATES, CANDIDATES * batch_size), prompt_len - opening, seed)
@@ -49,7 +49,7 @@ def repeating(model: Model, spec: str, batch_size: int, prompt_len: int, max_tok
 
 
 def passages_of(model: Model, spec: str, number: int, length: int, seed: int) -> list[list[int]]:
-    """Passages of `length` tokens that begin with a paragraph; random ids where the model has no tokenizer."""
+    """Cut passages of `length` tokens that begin with a paragraph; random ids where the model has no tokenizer."""
     (tokenizer, _), rng = tokenizer_to_serve(spec, None), Random(seed)
     if tokenizer is None:
         return random_prompts(model, number, length, seed)
@@ -60,7 +60,7 @@ def passages_of(model: Model, spec: str, number: int, length: int, seed: int) ->
 
 
 def steps_with_drafts(seq: Sequence) -> int:
-    """Steps that a finished sequence's new tokens take with drafts of four tokens from its own text."""
+    """Count the steps that a finished sequence's new tokens take with drafts of four tokens from its own text."""
     proposer = NGramProposer(num_tokens=4, longest=4, shortest=2)
     text = Sequence(seq.token_ids[: seq.num_prompt_tokens])
     num_steps = 0

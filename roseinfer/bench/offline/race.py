@@ -44,11 +44,12 @@ def offline(
 ) -> OfflineResult:
     """Race `contenders` (of CONTENDERS) and `stages` over every prompt length and batch size.
 
-    In each of these cells all run in turn, A B C, B C A, ..., in all precisions (of PRECISIONS; "int8", "int4": weights
-    alone): first a short run each for warm-up, then `repeats` that count. All have the same random prompts and decode
-    greedily, max_tokens each, end tokens ignored; a run is all of it, from the prompts to the tokens. In fp32 tokens
-    must equal the reference's, or be as near as NEAR allows. Those that cannot run are in the result's left_out, with
-    the reason. prompts: a key of PROMPTS. speculative: as LLM takes it, for a second engine beside the one without.
+    In each of these cells all run in turn, A B C, B C A, ..., in all precisions (of PRECISIONS; "int8" and "int4" apply
+    to the weights alone): first a short run each for warm-up, then `repeats` that count. All have the same random
+    prompts and decode greedily, max_tokens each, end tokens ignored; a run is everything from the prompts to the
+    tokens. In fp32 tokens must equal the reference's, or be as near as NEAR allows. Those that cannot run are in the
+    result's left_out, with the reason. prompts: a key of PROMPTS. speculative: as LLM takes it, for a second engine
+    beside the plain one.
 
     Raises ValueError for a bad argument, TokensDiffer for wrong tokens, ContenderFailed when a contender fails after
     its warm-up or none is left.
@@ -124,8 +125,10 @@ def offline(
 
 
 def run_work(prompt_len: int, batch_size: int, max_tokens: int) -> int:
-    """How long a run is expected to take beside others: rows that are computed, and the weights that each step reads,
-    which on a CPU takes as long as about ROWS_OF_WEIGHTS rows."""
+    """Estimate how long a run takes, relative to others, by its computed rows and the weights that each step reads.
+
+    On a CPU the weights take as long as about ROWS_OF_WEIGHTS rows.
+    """
     return batch_size * prompt_len + max_tokens * (ROWS_OF_WEIGHTS + batch_size)
 
 
@@ -151,7 +154,7 @@ class _Cell:
         self.phase = f"prompt {prompt_len}, batch {batch_size}"
 
     def warmed_up(self, entrants: List[BatchContender], left_out: dict[str, str]) -> list[BatchContender]:
-        """Those who finish a short run; of the others the reason goes to left_out."""
+        """Return the contenders that finish a short run; why the others do not goes to left_out."""
         running = []
         for entrant in entrants:
             self._begin("warm-up", entrant, _warm_up(self.max_tokens))
@@ -166,7 +169,7 @@ class _Cell:
         return running
 
     def measured(self, entrants: List[BatchContender], repeats: int) -> list[Sample]:
-        """`repeats` samples of each, in the order in which they were taken."""
+        """Take `repeats` samples of each contender, in the order in which they run."""
         runs = {entrant.key: partial(self._sample, entrant) for entrant in entrants}
         by_key = {entrant.key: entrant for entrant in entrants}
 
@@ -215,7 +218,7 @@ class _Cell:
 
 
 def share_equal(outputs: Tokens, expected: Tokens) -> float:
-    """Share of the tokens that are the expected one at their position."""
+    """Compute the share of the tokens that are the expected one at their position."""
     pairs = [pair for one, other in zip(outputs, expected, strict=True) for pair in zip(one, other, strict=True)]
     return sum(got == want for got, want in pairs) / len(pairs)
 

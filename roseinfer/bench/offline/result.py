@@ -23,7 +23,7 @@ AGAINST_PEERS = f"{ENGINE} / best peer"
 
 
 def rows_of(samples: List[Row], floors: dict[tuple[str, str, int, int], float]) -> list[Row]:
-    """One row per contender, precision and cell: speeds in tokens a second over whole runs, ratios of medians.
+    """Make one row per contender, precision and cell: tokens a second over whole runs, and ratios of medians.
 
     floors: seconds, by name, precision, prompt_len and batch_size. vs_hf and its verdict: against Hugging Face's
     generate in the same precision, or in fp32 where weights are quantised; None where that did not run.
@@ -60,9 +60,12 @@ def rows_of(samples: List[Row], floors: dict[tuple[str, str, int, int], float]) 
 
 @dataclass(frozen=True, kw_only=True)
 class OfflineResult(MachineResult):
-    """What `offline` measured. rows: see rows_of. samples: every run, in the order in which they were taken; began and
-    ended are of one clock, tokens_equal is the share of tokens that the fp32 reference chooses (without any contender
-    in fp32: that the first one chose). machines: the measured rates behind the floors. left_out: who, and why.
+    """What `offline` measured.
+
+    rows: see rows_of. samples: every run, in the order in which they were taken; began and ended are of one clock, and
+    tokens_equal is the share of tokens that the fp32 reference chooses (without any contender in fp32: that the first
+    one chose). machines: the measured rates from which the floors follow. left_out: the contenders that did not run,
+    and why.
     """
 
     SHORT: ClassVar = (
@@ -82,7 +85,7 @@ class OfflineResult(MachineResult):
     left_out: dict[str, str]
 
     def tables(self, width: int | None, long: bool = False) -> Iterable[str]:
-        """A table for each prompt length and precision, with one column per batch size; long: all in one."""
+        """Return a table for each prompt length and precision, with one column per batch size; long: all in one."""
         return [self._long_table(width)] if long else self._tables(width)
 
     def notes(self) -> list[str]:
@@ -116,7 +119,7 @@ class OfflineResult(MachineResult):
         return TextTable.of(columns, lines)
 
     def _cell(self, row: Row | None) -> str:
-        """Such as "1,234 ×2.91 38%", which line up when aligned right."""
+        """Format a cell such as "1,234 ×2.91 38%"; cells line up when aligned right."""
         if row is None:
             return "-"
         ratio = f" {ratio_text(row['vs_hf'], row['verdict'])}" if row["vs_hf"] else ""
@@ -146,7 +149,7 @@ class OfflineResult(MachineResult):
 
     @property
     def is_first_token(self) -> bool:
-        """Whether a run is a prefill and nothing more: its one new token is the first."""
+        """Whether a run is a prefill and nothing more, with one new token."""
         return bool(self.arguments["max_tokens"] == 1)
 
     @property
@@ -169,7 +172,7 @@ class OfflineResult(MachineResult):
 
     @property
     def _on_drafts(self) -> str:
-        """What became of drafts, by batch size; nothing where no engine drafts."""
+        """Say what became of drafts, by batch size; nothing where no engine drafts."""
         if not (drafting := self.arguments.get("speculative")):
             return ""
         parts = []

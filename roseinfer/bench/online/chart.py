@@ -22,8 +22,11 @@ MS = 1e3
 
 
 def latency_chart(result: OnlineResult) -> Chart:
-    """One panel per metric of SHOWN. A curve is one contender under one load; a point is a budget, named beside it.
-    Better is to the right and down. Point at one for all of its figures; click a name in the legend to see it alone."""
+    """Draw one panel per metric of SHOWN, with a curve for each contender under each load; better is right and down.
+
+    A point is a budget, which is named beside it. Point at one for all of its figures; click a name in the legend to
+    see that curve alone.
+    """
     import altair as alt
     import pandas as pd
 
@@ -63,7 +66,7 @@ def latency_chart(result: OnlineResult) -> Chart:
 
 
 def _told(points: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """The points that have this metric, with the labels of their budgets, curve by curve."""
+    """Select the points that have this metric, curve by curve, and add the labels of their budgets."""
     import pandas as pd
 
     if not len(points):
@@ -80,7 +83,7 @@ def _told(points: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 
 def _zoom(place: int) -> altair.Parameter:
-    """One of its own for each panel."""
+    """Make a zoom for one panel."""
     own = zoom("x", "y")
     own.name = own.param.name = f"zoom{place}"
     return own

@@ -34,9 +34,13 @@ MS = 1e3
 
 @dataclass(frozen=True, kw_only=True)
 class ChunksResult(MachineResult):
-    """rows: one a budget, None for no chunks. chunks: steps that the long prompt took, exact. Seconds, medians of the
-    runs: worst_itl, the longest gap between two tokens of those that decode; alone, their median gap before it came;
-    ttft, of the long prompt. vs_whole: worst_itl against that without chunks. samples: raw."""
+    """What a long prompt costs the requests that decode, with and without chunks.
+
+    rows: one for each budget, None for no chunks. chunks: the number of steps that the long prompt took, exact. Times
+    are seconds, medians of the runs: worst_itl is the longest gap between two tokens of the requests that decode; alone
+    is their median gap before the prompt came; ttft is that of the long prompt. vs_whole: the ratio of worst_itl to
+    that without chunks. samples: raw.
+    """
 
     SHORT: ClassVar = ("budget", "chunks", "worst_itl", "worst_itl_min", "worst_itl_max", "alone", "ttft", "vs_whole")
 
@@ -76,10 +80,10 @@ def chunks(
     device: str = "cpu",
     on_progress: OnProgress | None = None,
 ) -> ChunksResult:
-    """Let num_decoding short requests decode, add one with a prompt of prompt_len tokens, and go on to its first token
-    and some steps beyond. Under each budget, and with one that the whole prompt fits; in turn, after a warm-up.
+    """Let num_decoding short requests decode, add one of prompt_len tokens, and run on past its first token.
 
-    Raises ValueError for a bad argument, a budget below num_decoding + 1 among them, TokensDiffer for wrong tokens.
+    This is done under each budget and under one that the whole prompt fits, in turn, after a warm-up. Raises ValueError
+    for a bad argument, such as a budget below num_decoding + 1, and TokensDiffer for wrong tokens.
     """
     for argument, value in (("prompt_len", prompt_len), ("num_decoding", num_decoding), ("repeats", repeats)):
         require_count(argument, value, at_least=1)
@@ -177,7 +181,7 @@ def _sample(
 
 
 def _gaps_while(own: SequenceTimes, times: SequenceTimes) -> list[float]:
-    """Gaps between tokens that ended from the long prompt's arrival to its first token."""
+    """List the gaps between tokens that ended from the long prompt's arrival to its first token."""
     first = times.steps[0].finish
     gaps = zip(METRICS_BY_NAME["itl"].values(own), own.steps[1:], strict=True)
     return [gap for gap, step in gaps if times.arrival <= step.finish <= first]

@@ -36,7 +36,7 @@ NO_END = -1  # for transformers: no token ends a request
 
 @dataclass(frozen=True)
 class OnlineContender:
-    """run(work, stop): see serve. budget: tokens of a step at most; max_num_seqs: sequences."""
+    """A contender. run(work, stop): see serve. budget: most tokens of a step. max_num_seqs: most sequences."""
 
     name: str
     budget: int
@@ -51,7 +51,7 @@ class OnlineContender:
 def contenders_of(
     setting: RaceSetting, dtype: str, names: List[str], policies: List[str], budgets: List[int]
 ) -> tuple[list[OnlineContender], dict[str, str]]:
-    """All contenders that can run, one for each budget, and why the others cannot."""
+    """Make all contenders that can run, one for each budget, and say why the others cannot."""
     makers: list[Callable[[int], OnlineContender]] = []
     left_out: dict[str, str] = {}
     if ENGINE in names or NO_CACHE in names:
@@ -74,7 +74,7 @@ def _engine_maker(setting: RaceSetting, model: Model, name: str, policy: str) ->
 
 
 def engine(setting: RaceSetting, model: Model, budget: int, policy: str, with_cache: bool = True) -> OnlineContender:
-    """A fresh one for each run, made and warmed up before the clock starts, with blocks for all that run at a time."""
+    """Make a contender of the engine, a fresh one for each run, warmed up and with enough blocks for all."""
     name = NAMES[ENGINE if with_cache else NO_CACHE] + ("" if policy == FIRST_COME else f", {policy}")
     seqs = _seqs_within(setting, budget)
     num_blocks = setting.num_blocks(seqs)
@@ -102,14 +102,14 @@ def engine(setting: RaceSetting, model: Model, budget: int, policy: str, with_ca
 
 
 def _seqs_within(setting: RaceSetting, budget: int) -> int:
-    """Every sequence may need a token of a step, so no more of them than that."""
+    """Limit the number of sequences to the budget, as every sequence may need a token of a step."""
     return min(setting.most_seqs, budget)
 
 
 def hf(setting: RaceSetting, model: PreTrainedModel, budget: int) -> OnlineContender:
-    """transformers' ContinuousBatchingManager, which generates in a thread of its own; a fresh one for each run.
+    """Make a contender of transformers' ContinuousBatchingManager: a fresh one for each run, in a thread of its own.
 
-    Its pages, its prefix sharing and all else are as it has them by default, in a cache that holds all that may run.
+    Its pages, prefix sharing and all else have its own defaults, in a cache that holds all requests that may run.
     """
     name, seqs = NAMES[HF], _seqs_within(setting, budget)
 
@@ -123,7 +123,7 @@ def hf(setting: RaceSetting, model: PreTrainedModel, budget: int) -> OnlineConte
 
 
 class managed:
-    """`with managed(...) as manager:` it takes requests; afterwards its thread has ended."""
+    """Yield a manager that takes requests, as in `with managed(...) as manager`; afterwards its thread has ended."""
 
     def __init__(self, model: PreTrainedModel, setting: RaceSetting, budget: int, max_num_seqs: int) -> None:
         from transformers import ContinuousBatchingConfig, GenerationConfig
@@ -148,9 +148,10 @@ class managed:
 
 
 def serve_hf(manager: ContinuousBatchingManager, work: Work, stop: Stop) -> OnlineRun:
-    """As serve does it. Its times are its own: when a request left its queue, and when it had each token.
+    """Serve `work` with the manager as serve does with an engine.
 
-    Raises RuntimeError for a request that failed, or whose times it lost.
+    The times are the manager's own: when a request left its queue, and when it had each token. Raises RuntimeError for
+    a request that failed, or whose times the manager lost.
     """
     clock = WallClock()
     came: list[SequenceTimes] = []

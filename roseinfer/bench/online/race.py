@@ -1,4 +1,4 @@
-"""online: requests that come by the clock, everyone in turn on the same arrivals, for each token budget and rate."""
+"""online: requests that come by the clock, all contenders in turn on the same arrivals, for each budget and rate."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WARM_UP_REQUESTS = 4
 
 @dataclass(frozen=True)
 class Load:
-    """How fast requests come. rate: a second, None for all at once, or by a trace. share: of the capacity."""
+    """How fast requests come. rate: requests a second, None for all at once or for a trace. share: of the capacity."""
 
     label: str
     rate: float | None = None
@@ -56,14 +56,14 @@ def online(
 ) -> OnlineResult:
     """Serve `workload` by each of `contenders` (of CONTENDERS; the engine under each of `policies`) with each budget.
 
-    rates: arrivals a second. loads: the same as shares of the capacity, which is the requests a second of the first
-    contender with the first budget when all come at once. Neither: all at once, which is post 003's sweep. A budget
-    below max_num_seqs runs with as many sequences as it has tokens. At each rate all run in turn, after a short run
-    each for warm-up. In fp32 tokens must be the reference's, or all but as likely (NEAR_TIE): which requests share a
-    step depends on the clock, and so does the last digit of a sum.
+    rates: arrivals a second. loads: rates as shares of the capacity, which is the requests a second of the first
+    contender with the first budget when all come at once. Without either, all come at once, which is post 003's sweep.
+    A budget below max_num_seqs runs with as many sequences as it has tokens. At each rate all run in turn, after a
+    short run each for warm-up. In fp32 tokens must be the reference's, or all but as likely (NEAR_TIE): which requests
+    share a step depends on the clock, and so does the last digit of a sum.
 
-    Ctrl-C ends it between two steps: the result has what was measured, and `interrupted` says where.
-    Raises ValueError for a bad argument, TokensDiffer for wrong tokens, ContenderFailed when a contender fails.
+    Ctrl-C ends it between two steps: the result has what was measured, and `interrupted` says where. Raises ValueError
+    for a bad argument, TokensDiffer for wrong tokens, ContenderFailed when a contender fails.
     """
     _check(contenders, budgets, policies, max_num_seqs, workload, rates, loads, repeats, dtype)
     lengths = workload.arrivals(None)
@@ -112,7 +112,7 @@ def online(
 
 
 class _Race:
-    """All runs of it, in order; what they gave is in its attributes."""
+    """All runs of a race, in order; its attributes collect the results."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class _Race:
             self.interrupted = "in a warm-up, or between two runs"
 
     def _planned(self, work: Work, num_loads: int, rates: List[float], has_capacity: bool) -> Progress:
-        """In tokens. Requests that come by a rate or a trace take at least as long as they need to come."""
+        """Plan the progress of all runs in tokens. Runs by a rate or a trace last at least until their last arrival."""
         tokens = num_tokens(warm_up(work)) + num_loads * self.repeats * num_tokens(work)
         planned = {_called(contender): tokens for contender in self.running}
         planned[_called(self.running[0])] += has_capacity * num_tokens(work)
@@ -233,7 +233,7 @@ def num_tokens(work: Work) -> int:
 
 
 def warm_up(work: Work) -> Work:
-    """The first requests, at once."""
+    """Make the work of a warm-up: the first requests, all at once."""
     arrivals = all_at_second_0(arrival for arrival, _ in work[:WARM_UP_REQUESTS])
     return list(zip(arrivals, [prompt for _, prompt in work], strict=False))
 

@@ -29,10 +29,10 @@ COUNTS = {
 
 
 def rows_of(samples: List[Row]) -> list[Row]:
-    """One row per load, contender and budget: medians over its runs, of each metric's own statistics too.
+    """Make one row per load, contender and budget: medians over its runs, also of each metric's own statistics.
 
     vs_hf and its verdict: requests a second against transformers with the same budget; None where that did not run.
-    partial: no run of it was complete, so the row is of what there was when it was interrupted.
+    partial: none of its runs was complete, so the row shows what there was at the interrupt.
     """
     by_key: dict[tuple[str, int, str], list[Row]] = {}
     for sample in samples:
@@ -78,10 +78,13 @@ def _median_of(values: List[Any]) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class OnlineResult(MachineResult):
-    """rows: see rows_of. samples: every run in the order in which they were made, with all raw times in seconds after
-    its beginning; steps as roseinfer.engine.step.StepRecord has them. definitions: what each time means. capacity: what
-    loads are shares of. tokens: by contender, "equal", or where they first parted. interrupted: where Ctrl-C ended it.
-    left_out: who, and why."""
+    """What `online` measured.
+
+    rows: see rows_of. samples: every run in the order in which they were made, with all raw times in seconds after its
+    beginning, and steps as roseinfer.engine.step.StepRecord has them. definitions: what each time means. capacity: the
+    rate of which loads are shares. tokens: for each contender "equal", or where they first parted. interrupted: where
+    Ctrl-C ended it. left_out: the contenders that did not run, and why.
+    """
 
     SHORT: ClassVar = (
         "load",
@@ -101,12 +104,12 @@ class OnlineResult(MachineResult):
     left_out: dict[str, str]
 
     def short_row(self, row: Row) -> Row:
-        """The row of the short line of JSON. Times are in seconds."""
+        """Return the row for the short line of JSON. Times are in seconds."""
         times = {f"{name}_{stat}": row["metrics"][name][stat] for name, stat in IN_SHORT if name in row["metrics"]}
         return super().short_row(row) | times
 
     def tables(self, width: int | None, long: bool = False) -> Iterable[str]:
-        """A table for each load; long: and one of every metric."""
+        """Return a table for each load; long: also one of every metric."""
         parts = [] if self.interrupted is None else [f"PARTIAL RESULT, interrupted: {self.interrupted}"]
         for load in dict.fromkeys(row["load"] for row in self.rows):
             rows = [row for row in self.rows if row["load"] == load]
@@ -198,7 +201,7 @@ def _table(rows: List[Row]) -> TextTable:
 
 
 def _best(rows: List[Row]) -> str:
-    """Each contender's own best budget: the same one need not suit all."""
+    """Name the best budget of each contender, as one budget need not suit all."""
     whole = sorted((row for row in rows if not row["partial"]), key=lambda row: row["requests_per_second"])
     best = {row["name"]: row for row in whole}  # of each name the last one
     names = [name for name in dict.fromkeys(row["name"] for row in rows) if name in best]

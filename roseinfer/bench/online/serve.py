@@ -24,10 +24,10 @@ Sleep = Callable[[float], None]
 
 @dataclass(frozen=True)
 class OnlineRun:
-    """One run of num_requests requests. began: by the engine's clock, second 0 of the arrivals.
+    """One run of num_requests requests. began: the time by the engine's clock at second 0 of the arrivals.
 
-    requests, outputs, finished: of those that had come, in the order of their arrivals. steps, counters: as the engine
-    records them; nothing of another engine.
+    requests, outputs, finished: those of the requests that had come, in the order of their arrivals. steps, counters:
+    those that the engine records; empty for another engine.
     """
 
     num_requests: int
@@ -40,17 +40,17 @@ class OnlineRun:
 
     @property
     def complete(self) -> bool:
-        """It was not interrupted."""
+        """Whether the run ended without an interrupt."""
         return len(self.finished) == self.num_requests and all(self.finished)
 
     @property
     def seconds(self) -> float:
-        """From the first arrival to the last token; 0 without any token."""
+        """Seconds from the first arrival to the last token; 0 without any token."""
         last = [times.steps[-1].finish for times in self.requests if times.steps]
         return max(last) - self.requests[0].arrival if last else 0.0
 
     def record(self) -> dict[str, Any]:
-        """For JSON: its figures, and every raw time in seconds after `began`."""
+        """Return the run for JSON: its figures, and every raw time in seconds after `began`."""
         seconds, num_finished, num_tokens = self.seconds, sum(self.finished), sum(map(len, self.outputs))
         return {
             "complete": self.complete,
@@ -80,9 +80,9 @@ class OnlineRun:
 def serve(engine: Engine, work: Work, stop: Stop = lambda: False, sleep: Sleep = time.sleep) -> OnlineRun:
     """Run all of `work` by the engine's clock: greedily, each request to its full output length.
 
-    A request that comes during a step is added after it; its arrival is when it was due. stop: asked between two steps;
-    once it says yes, what runs is aborted. Whatever ends the run, no sequence of it stays in the engine.
-    Raises ValueError for a request that can never fit, and for logits that are not finite.
+    A request that is due during a step is added after it, with its due time as arrival. stop is called between two
+    steps: once it returns True, the running requests are aborted. However the run ends, none of its sequences stays in
+    the engine. Raises ValueError for a request that can never fit, and for logits that are not finite.
     """
     params = (SamplingParams(max_tokens=arrival.output_len, ignore_eos=True) for arrival, _ in work)
     seqs = [Sequence(prompt, own) for (_, prompt), own in zip(work, params, strict=True)]

@@ -28,10 +28,10 @@ Work = List[tuple[Arrival, list[int]]]  # each with its prompt
 
 @dataclass(frozen=True)
 class Workload:
-    """Requests of the lengths of post 003's sweep, unless others are asked for.
+    """Requests with the lengths of post 003's sweep, unless others are given.
 
     prompt_lens, output_lens: least and most, each length as likely. prefix_len: tokens that all prompts begin with,
-    beside their own. burst: that many come together. trace: a file that roseinfer.arrivals reads, with its own times,
+    before their own. burst: how many come together. trace: a file that roseinfer.arrivals reads, with its own times,
     lengths and number of requests. Raises ValueError for a bad value.
     """
 
@@ -52,9 +52,10 @@ class Workload:
             require_range(argument, getattr(self, argument))
 
     def arrivals(self, rate: float | None) -> list[Arrival]:
-        """rate: requests a second, None for all at once. The lengths do not depend on it. Of a trace it is not asked.
+        """Return the arrivals at `rate` requests a second, None for all at once. A trace has its own times.
 
-        Raises ValueError for a rate that is not above 0 and for a bad trace, naming its line; FileNotFoundError.
+        The lengths do not depend on the rate. Raises ValueError for a rate that is not above 0 and for a bad trace,
+        naming its line; FileNotFoundError for a trace that is not there.
         """
         if self.trace is not None:
             arrivals = read_trace(self.trace)
@@ -70,7 +71,7 @@ class Workload:
         return arrivals if rate is not None else all_at_second_0(arrivals)
 
     def work(self, model: Model, arrivals: List[Arrival]) -> Work:
-        """Each with a prompt of random ids; those with the same prefix begin with the same ones."""
+        """Give each arrival a prompt of random ids; prompts with the same prefix begin with the same ones."""
         prompts = mixed_prompts(model, [arrival.prompt_len for arrival in arrivals], self.seed)
         longest: dict[int, int] = {}
         for text, n in (arrival.prefix for arrival in arrivals if arrival.prefix):

@@ -44,7 +44,7 @@ class CTranslate2:
 
 
 def write(folder: Path, converted: Path) -> None:
-    """GPT-2 in fp32, as CTranslate2's own converter from transformers lays it out; it is quantised when loaded."""
+    """Write GPT-2 in fp32 in the layout of CTranslate2's own converter; CTranslate2 quantises it when it loads it."""
     shape, weights = read_model(folder)
     spec = transformer_spec.TransformerDecoderModelSpec.from_config(
         shape["num_layers"], shape["num_heads"], pre_norm=True, activation=Activation.GELUTanh

@@ -34,8 +34,10 @@ NAMES = {
 
 
 def write(folder: Path, path: Path, stored: Stored, with_words: bool = False) -> None:
-    """GPT-2 as GGUF: matrices as `stored`, all else in fp32, as llama.cpp's converter has it. with_words: a vocabulary
-    of made-up words, without which llama.cpp's server does not start."""
+    """Write GPT-2 as GGUF: matrices as `stored`, all else in fp32, as llama.cpp's converter does.
+
+    with_words: add a vocabulary of made-up words, without which llama.cpp's server does not start.
+    """
     shape, weights = read_model(folder)
     writer = gguf.GGUFWriter(path, "gpt2")
     writer.add_context_length(shape["max_model_len"])
@@ -61,7 +63,7 @@ def write(folder: Path, path: Path, stored: Stored, with_words: bool = False) ->
 
 
 def add_words(writer: gguf.GGUFWriter, vocab_size: int) -> None:
-    """w0, w1, ... and one merge, which a vocabulary of this kind must have."""
+    """Add the words w0, w1, ... and one merge, which a vocabulary of this kind must have."""
     words = [f"w{number}" for number in range(vocab_size)]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
@@ -73,7 +75,7 @@ def add_words(writer: gguf.GGUFWriter, vocab_size: int) -> None:
 
 
 def gguf_name(name: str) -> str:
-    """h.3.attn.c_proj.weight is blk.3.attn_output.weight."""
+    """Translate a name: h.3.attn.c_proj.weight becomes blk.3.attn_output.weight."""
     part, kind = name.rsplit(".", 1)
     if not part.startswith("h."):
         return f"{NAMES[part]}.{kind}"

@@ -71,8 +71,10 @@ class LlamaCpp:
         return np.stack(outputs, axis=1).tolist()
 
     def decode(self, tokens: np.ndarray, positions: np.ndarray, seqs: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """One call for a flat batch of tokens, each of the sequence `seqs` says; the likeliest next one after each of
-        `rows`."""
+        """Decode a flat batch in one call, and return the likeliest next token after each of `rows`.
+
+        seqs: the sequence that each token belongs to.
+        """
         count = len(tokens)
         batch = llama_cpp.llama_batch_init(count, 0, 1)
         try:

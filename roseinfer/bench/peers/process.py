@@ -23,15 +23,15 @@ OURS = ("PYTHONPATH", "PYTHONHOME", "OMP_", "GOMP_", "KMP_")
 
 
 def why_no_peers() -> str | None:
-    """None once `make peers` has been run to its end."""
+    """Say why no peer can run here; None once `make peers` has been run to its end."""
     return None if STAMP.is_file() else "`make peers` compiles it"
 
 
 class PeerProcess:
-    """script: one that serve.py serves, started with `python`, which need not be the one that this runs in.
+    """Another engine in a process of its own. script: one that uses serve.py, run by `python`, whichever that is.
 
-    folder: of write_model. Raises ContenderFailed, with the peer's own reason, when it cannot load the model so, and in
-    run when it answers with an error or not at all. Close it, or use it as a context manager.
+    folder: one that write_model wrote. Raises ContenderFailed, with the peer's own reason, when it cannot load the
+    model so, and in run when it answers with an error or not at all. Close it, or use it as a context manager.
     """
 
     def __init__(
@@ -55,12 +55,12 @@ class PeerProcess:
         self.versions: dict[str, str] = loaded["versions"]
 
     def run(self, prompts: list[list[int]], max_tokens: int) -> tuple[list[list[int]], float, float]:
-        """The new token ids of each prompt, and when the run began and ended (see serve.py)."""
+        """Return the new token ids of each prompt, and when the run began and ended (see serve.py)."""
         answer = self._ask("run", prompts=prompts, max_tokens=max_tokens)
         return answer["token_ids"], answer["began"], answer["ended"]
 
     def close(self) -> None:
-        """End the process; more than once is no error."""
+        """End the process; a second call does nothing."""
         try:
             self._process.communicate(timeout=SECONDS_TO_END)
         except subprocess.TimeoutExpired:
@@ -90,7 +90,7 @@ class PeerProcess:
         return answer
 
     def _last_words(self) -> str:
-        """The last line of a process that gives no answer."""
+        """Return the last line that a process printed before it gave no answer."""
         try:
             status = self._process.wait(SECONDS_TO_END)
         except subprocess.TimeoutExpired:

@@ -29,10 +29,10 @@ class Peer(Protocol):
     versions: dict[str, str]
 
     def prepare(self, prompts: Tokens, max_tokens: int) -> None:
-        """Allocate what such a batch needs, and empty the cache: before the clock starts."""
+        """Allocate what such a batch needs, and empty the cache, before the clock starts."""
 
     def generate(self, prompts: Tokens, max_tokens: int) -> Tokens:
-        """Greedy, exactly max_tokens new ids for each prompt, end tokens ignored."""
+        """Generate exactly max_tokens new ids for each prompt, greedily, with end tokens ignored."""
 
 
 def serve(load: Callable[[Path, str, int], Peer]) -> None:
@@ -67,8 +67,10 @@ def timed(peer: Peer, prompts: Tokens, max_tokens: int) -> dict:
 
 
 def wait_until_idle() -> None:
-    """Until this process takes no processor time. Threads of a pool spin for a while after their last work, and who is
-    measured next is not to have them beside it."""
+    """Wait until this process takes no processor time.
+
+    Threads of a pool spin for a while after their last work; they must not disturb the next measurement.
+    """
     for _ in range(int(MOST_S / LOOK_S)):
         used = process_time()
         sleep(LOOK_S)
@@ -77,6 +79,6 @@ def wait_until_idle() -> None:
 
 
 def read_model(folder: Path) -> tuple[dict, dict[str, np.ndarray]]:
-    """What roseinfer.bench.peers.weights wrote: the shape, and the weights under roseinfer's own names."""
+    """Read what roseinfer.bench.peers.weights wrote: the shape, and the weights under roseinfer's own names."""
     shape = json.loads((folder / "shape.json").read_text())
     return shape, load_file(folder / "weights.safetensors")

@@ -13,7 +13,7 @@ from roseinfer.models import Model
 
 
 def write_model(model: Model, folder: Path) -> None:
-    """Raises ValueError for an architecture that the scripts do not convert."""
+    """Write a model for the peers. Raises ValueError for an architecture that the scripts do not convert."""
     if model.config.architecture != "gpt2":
         raise ValueError(f"peers are given GPT-2 alone, not {model.config.architecture}")
     weights = {name: weight.to("cpu", torch.float32).contiguous() for name, weight in model.state_dict().items()}
