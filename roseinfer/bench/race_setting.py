@@ -15,8 +15,11 @@ HF_NAMES = {"dynamic": HF_NAME, "static": f"{HF_NAME}, static cache"}  # by the 
 
 @dataclass(frozen=True)
 class RaceSetting:
-    """spec, device: as load_model takes them. most_seqs: sequences at a time. most_tokens: of the longest, prompt and
-    output. speculative: as LLM takes it, of an engine that runs beside the one without drafts."""
+    """What the contenders of a race have in common. spec, device, speculative: as load_model and LLM take them.
+
+    most_seqs: sequences at a time. most_tokens: prompt and output of the longest one. speculative is for a further
+    engine that runs beside the one without drafts.
+    """
 
     spec: str
     device: str
@@ -25,5 +28,5 @@ class RaceSetting:
     speculative: dict[str, Any] | None = None
 
     def num_blocks(self, num_seqs: int, block_size: int = BLOCK_SIZE) -> int:
-        """Blocks in which so many sequences run at a time, however long."""
+        """Count the blocks with which num_seqs sequences can run at a time, however long."""
         return num_seqs * -(-self.most_tokens // block_size)

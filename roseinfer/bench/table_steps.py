@@ -32,7 +32,7 @@ AWAY, EDGE = "away from an edge", "at an edge"
 class TableBatch:
     """Sequences that hold blocks in a stage with block tables (05 on), and whose tables can be built.
 
-    room: for how many tokens a sequence. Raises ValueError when the model has fewer positions than that.
+    room: how many tokens each sequence may have. Raises ValueError when the model has fewer positions than that.
     """
 
     def __init__(self, stage_class: type[Stage], model: Model, num_seqs: int, room: int, block_size: int = 64) -> None:
@@ -44,7 +44,7 @@ class TableBatch:
         self.seqs: list[Sequence] = []
 
     def admit(self, lengths: List[int]) -> None:
-        """Free what is held and hold new sequences, with so many cached tokens each."""
+        """Free what is held, and hold new sequences, with so many cached tokens each."""
         for seq in self.seqs:
             self.stage.free(seq)
         self.seqs = [Sequence([0]) for _ in lengths]
@@ -54,7 +54,7 @@ class TableBatch:
 
     @torch.inference_mode()
     def step(self) -> float:
-        """One decode step's tables; seconds that building them took. Afterwards each sequence has a token more."""
+        """Build one decode step's tables, and return the seconds. Afterwards each sequence has a token more."""
         self.stage.tables.reserve({seq.seq_id: seq.num_cached_tokens + 1 for seq in self.seqs})
         seconds = seconds_of(lambda: self.stage.build_block_tables(self.seqs, self.out))
         for seq in self.seqs:
@@ -67,7 +67,7 @@ class TableBatch:
         return self.stage.tables_of(self.stage.host_buffer, self.seqs)
 
     def count_rows(self) -> int:
-        """As step: how many rows it made from a Python list of block ids, one each time padded_row was called."""
+        """Take a step, and count the rows that it made from a Python list of block ids: the calls of padded_row."""
         with mock.patch.object(self.stage, "padded_row", wraps=self.stage.padded_row) as padded_row:
             self.step()
         return padded_row.call_count
@@ -76,7 +76,7 @@ class TableBatch:
 def table_steps(
     stage_class: type[Stage], model: Model, lengths: List[int], steps: int, block_size: int = 64
 ) -> list[int]:
-    """Rows that each of `steps` decode steps makes for sequences of these cached lengths. No model runs.
+    """Count the rows that each of `steps` decode steps makes for sequences of these cached lengths. No model runs.
 
     Raises ValueError when a sequence would outgrow the model's positions.
     """
@@ -88,7 +88,7 @@ def table_steps(
 def compare_builds(
     stages: List[type[Stage]], model: Model, batch_sizes: List[int], steps: int = 12, block_size: int = 64
 ) -> Table:
-    """build_block_tables of each stage on a step away from an edge, and on one where all sequences take a new block.
+    """Compare build_block_tables of the stages, away from an edge and where all sequences take a new block.
 
     Exact: rows made, copies, stacks, bytes of the tables. Live: the median of `steps` interleaved builds, and each
     stage's time against the first one's (above 1: faster). Raises ValueError for `steps` that would reach an edge.
@@ -121,7 +121,7 @@ def compare_builds(
 
 
 def _prepare(batch: TableBatch, batch_size: int, kind: str) -> None:
-    """The batch as it is one step before: every row built, and the next token past the edge or not."""
+    """Bring the batch to one step before: every row built, and the next token past the edge or not."""
     block_size = batch.stage.block_size
     batch.admit([block_size - 1 if kind == EDGE else 1] * batch_size)
     batch.step()
@@ -141,7 +141,7 @@ def _counts(batch: TableBatch, batch_size: int, kind: str) -> dict[str, int]:
 
 
 def _build(batch: TableBatch, batch_size: int, kind: str) -> float:
-    """Seconds of one build of that kind."""
+    """Time one build of that kind, in seconds."""
     if kind == EDGE:
         _prepare(batch, batch_size, EDGE)
     return batch.step()

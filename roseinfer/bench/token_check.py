@@ -1,4 +1,4 @@
-"""Are the tokens right? A contender that is fast and wrong must not get a number."""
+"""The check that a contender's tokens are right: one that is fast and wrong must not get a number."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class TokensDiffer(AssertionError):
 
 
 class Referee:
-    """Compares every run's tokens: in fp32 with the reference, and raises; in half precision it only notes.
+    """Compares every run's tokens: in fp32 with the reference, and raises; in half precision it only notes differences.
 
-    In half precision greedy tokens of correct programs differ (sums are rounded in another order), so there the
-    first run's tokens are the yardstick, and `verdicts` says which contender differs from it where.
+    In half precision greedy tokens of correct programs differ (sums are rounded in another order), so there the first
+    run's tokens are the yardstick, and `verdicts` says which contender differs from it where.
     """
 
     def __init__(self, model: Model, prompts: list[list[int]]) -> None:
@@ -29,10 +29,10 @@ class Referee:
         self._expected: list[list[int]] | None = None
 
     def check(self, name: str, outputs: list[list[int]], near: float = 0.0) -> None:
-        """Raises TokensDiffer in fp32 when `outputs` (new tokens of each sequence) are wrong.
+        """Check `outputs`, the new tokens of each sequence. Raises TokensDiffer in fp32 when they are wrong.
 
-        near: a sequence may part from the reference, if each of its tokens has a logit that is at most so far below the
-        best one after the same text. For programs that do not compute all in fp32 what they call fp32.
+        near: a sequence may part from the reference if each of its tokens has a logit that is at most so far below the
+        best one after the same text. This is for programs that do not compute all in fp32 what they call fp32.
         """
         expected = self._expected
         if expected is None:
@@ -53,17 +53,17 @@ class Referee:
             self.verdicts.setdefault(name, "equal")
 
     def _largest_gap(self, sequence: int, output: list[int]) -> float:
-        """By how much a token's logit is below the best one, given the tokens before it; the most of all tokens."""
+        """Find the largest gap by which a token's logit is below the best one, given the tokens before it."""
         prompt = self._prompts[sequence]
         logits = reference_logits(self._model, prompt + output[:-1])[len(prompt) - 1 :]
         chosen = logits.gather(1, torch.tensor(output, device=logits.device).unsqueeze(1)).squeeze(1)
         return float((logits.amax(dim=1) - chosen).max())
 
     def _reference_of(self, outputs: list[list[int]]) -> list[list[int]]:
-        """What a model without a cache chooses at every position, given the tokens before it.
+        """Compute what a model without a cache chooses at every position, given the tokens before it.
 
-        One forward a sequence is enough: outputs equal their own greedy choices at every position exactly when
-        they equal reference_generate's, and the first position that differs is the same one.
+        One forward a sequence is enough: outputs equal their own greedy choices at every position exactly when they
+        equal reference_generate's, and the first position that differs is the same one.
         """
         expected = []
         for prompt, output in zip(self._prompts, outputs, strict=True):

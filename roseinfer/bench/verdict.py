@@ -10,7 +10,7 @@ OVERLAP = "ranges overlap"
 
 
 def difference(before: Sequence[float], after: Sequence[float]) -> int:
-    """1 where every figure of `after` is above every figure of `before`, -1 where every one is below, else 0.
+    """Return 1 where every figure of `after` is above every figure of `before`, -1 where every one is below, else 0.
 
     This is the extreme case of the rank-sum test (Wilcoxon, 1945), so its false alarms are known without assuming
     anything about the noise: see `chance`. A single run has no range, and shows nothing.
@@ -21,7 +21,7 @@ def difference(before: Sequence[float], after: Sequence[float]) -> int:
 
 
 def verdict(before: Sequence[float], after: Sequence[float], higher: str = "faster", lower: str = "slower") -> str:
-    """The words for `difference`: "faster in 3 of 3 runs", "ranges overlap", or "one run" where a side has just one."""
+    """Put `difference` in words: "faster in 3 of 3 runs", "ranges overlap", or "one run" where a side has just one."""
     if min(len(before), len(after)) < 2:
         return "one run"
     sign = difference(before, after)
@@ -30,15 +30,15 @@ def verdict(before: Sequence[float], after: Sequence[float], higher: str = "fast
 
 
 def chance(num_before: int, num_after: int) -> float:
-    """Probability that `difference` is not 0 for two sets of runs of the same code, in either direction.
+    """Compute the probability that `difference` is not 0 for two sets of runs of the same code, in either direction.
 
-    Of all orders of the runs, which are then equally likely, two keep the sets apart.
+    All orders of the runs are then equally likely, and only two of them keep the sets apart.
     """
     return min(1.0, 2 / comb(num_before + num_after, num_after))
 
 
 def explanation(repeats: int) -> str:
-    """What a table says once about the verdicts in it."""
+    """Explain the verdicts of a table in the sentence that it shows once."""
     if repeats < 2:
         return "One run each: no verdict."
     odds = round(1 / chance(repeats, repeats))
@@ -53,10 +53,10 @@ def runs_text(repeats: int) -> str:
 
 
 def ratio_text(ratio: float, said: str | None) -> str:
-    """A ratio with what its verdict says: "×2.91", or "~1.02" where the ranges overlap."""
+    """Format a ratio with what its verdict says: "×2.91", or "~1.02" where the ranges overlap."""
     return f"{'~' if said == OVERLAP else '×'}{ratio:.2f}"
 
 
 def spread(name: str, figures: Sequence[float]) -> dict[str, float]:
-    """The median of runs under that name, with the least and the most beside it."""
+    """Return the median of runs under that name, with the least and the most beside it."""
     return {name: median(figures), f"{name}_min": min(figures), f"{name}_max": max(figures)}

@@ -39,7 +39,7 @@ class Writing:
 
 
 def llm_of(args: Namespace) -> LLM:
-    """The model that was named, for one request at a time. Raises ValueError as LLM does."""
+    """Load the model that was named, for one request at a time. Raises ValueError as LLM does."""
     from roseinfer.llm.llm import LLM
     from roseinfer.models import load_tokenizer
 
@@ -49,15 +49,17 @@ def llm_of(args: Namespace) -> LLM:
 
 
 def params_of(args: Namespace, llm: LLM, **others: Any) -> SamplingParams:
-    """The model's own params, with what was typed in place of them. Raises ValueError as SamplingParams does."""
+    """Return the model's own params, with what was typed in place of them. Raises ValueError as SamplingParams does."""
     return replace(llm.get_default_sampling_params(), **given_fields(Writing, args), **others)
 
 
 def show_as_it_grows(llm: LLM, prompt: str | List[int], params: SamplingParams) -> RequestOutput:
-    """Print the text that follows a prompt while it is written, and a newline. A terminal gets the prompt, where it is
-    a text, before it, and control characters spelled out, so that a text cannot steer it; a file or a pipe gets what
-    was written, as it is. Ctrl-C ends the text, and nothing else: the output then says "abort". Raises Failed for
-    logits that are not finite."""
+    """Print the text that follows a prompt while it is written, and a newline.
+
+    A terminal also gets the prompt before it, where that is a text, and control characters spelled out, so that a text
+    cannot steer it; a file or a pipe gets the text unchanged. Ctrl-C ends the text, and nothing else: the output then
+    says "abort". Raises Failed for logits that are not finite.
+    """
     from roseinfer.display.text_table import printable
     from roseinfer.engine.interrupts import noted_interrupts
 
@@ -82,7 +84,7 @@ def show_as_it_grows(llm: LLM, prompt: str | List[int], params: SamplingParams) 
 
 
 def status_of(output: RequestOutput) -> int:
-    """The exit status of a command that was to show one text."""
+    """Return the exit status of a command that was to show one text."""
     reason = output.outputs[0].finish_reason
     if reason == "abort":
         print("interrupted", file=sys.stderr)

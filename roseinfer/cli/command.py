@@ -48,14 +48,14 @@ DEVICE = "cpu, cuda, ...; cuda where there is one when not given"
 
 
 class Failed(Exception):
-    """The arguments were right, and the command failed all the same."""
+    """Raised where the arguments were right, and the command failed all the same."""
 
 
 def exit_status(run: Callable[[], int | None], is_process: bool = False) -> int:
-    """Run it: 0, or what it returns. An error that a user can act on becomes one line on stderr; a bug is raised.
+    """Run a command and return its exit status: 0, or what it returns. A user's error becomes one line on stderr.
 
-    is_process: the command is all that this process does, and Ctrl-C ends it here and now. Python would first wait for
-    what a library left running, and end by the signal itself where it broke off an import.
+    A bug is raised. is_process: the command is all that this process does, and Ctrl-C ends it here and now. Python
+    would first wait for what a library left running, and end by the signal itself where it broke off an import.
     """
     status = _guarded(run)
     if is_process and status == INTERRUPTED:
@@ -65,7 +65,7 @@ def exit_status(run: Callable[[], int | None], is_process: bool = False) -> int:
 
 
 def run_with(run: Callable[[Namespace], int | None], args: Namespace) -> int | None:
-    """Run it. Its errors name the flags that a user typed instead of the library's arguments."""
+    """Run a command. Its errors name the flags that a user typed instead of the library's arguments."""
     try:
         return run(args)
     except OSError as error:
@@ -80,7 +80,7 @@ def run_with(run: Callable[[Namespace], int | None], args: Namespace) -> int | N
 
 
 def flag_of_file(error: OSError, args: Namespace) -> str | None:
-    """The flag that names the file which could not be read, if one does."""
+    """Find the flag that names the file which could not be read, if one does."""
     names = [name for name, value in vars(args).items() if isinstance(value, Path) and str(value) == error.filename]
     return flag_of(names[0]) if names else None
 
@@ -90,7 +90,7 @@ def flag_of(name: str) -> str:
 
 
 def in_flags(message: str, args: Namespace) -> str:
-    """The message with each argument of the library under the name of the flag that gives it."""
+    """Rewrite a message: each argument of the library appears as the flag that gives it."""
     flags = {theirs: flag_of(own) for theirs, own in LIBRARY_NAMES.items() if own in args}
     flags |= {name: flag_of(name) for name in vars(args) if name not in POSITIONAL}
 
@@ -180,7 +180,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(formatter_class=Help, allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
-        """Raise it in the style of every other error: the argument's name first, without the word."""
+        """Raise the error in the style of every other error: the argument's name first, without the word "argument"."""
         raise ValueError(message.removeprefix("argument ").replace("the following arguments are required", "missing"))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -215,7 +215,7 @@ class Help(argparse.ArgumentDefaultsHelpFormatter):
 
 
 def require_named(flag: str, value: str | None) -> None:
-    """Raises ValueError for a flag that was given without a value; None: it was not given."""
+    """Raise ValueError for a flag that was given without a value; None means that it was not given."""
     if value is not None and not value.strip():
         raise ValueError(f"{flag} {value!r}: must name something, leave it out for the default")
 
@@ -246,18 +246,18 @@ def require_folder(flag: str, folder: Path) -> None:
 
 
 def no_file(error: OSError) -> str:
-    """Why a file cannot be read, in words."""
+    """Say in words why a file cannot be read."""
     return "there is no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
 
 
 def device_or_best(device: str | None) -> str:
-    """The one that was asked for; else the GPU, where there is one."""
+    """Return the device that was asked for; without one, the GPU where there is one."""
     import torch
 
     return device or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def timed_lines() -> Callable[[str], None]:
-    """Prints a line on stderr, the seconds so far in front."""
+    """Make a function that prints a line on stderr, with the seconds so far in front."""
     started = perf_counter()
     return lambda text: print(f"{perf_counter() - started:5.0f} s  {text}", file=sys.stderr, flush=True)

@@ -30,15 +30,17 @@ def flag(
     optional: bool = False,
     **options: Any,
 ) -> Any:
-    """A field that is a flag. name: of the flag, where it is not the field's. short: of one letter, such as "-X".
+    """Make a field that is a flag. name: of the flag, where it is not the field's. short: one letter, such as "-X".
+
     optional: the namespace has None where the flag is not given, so that a command can refuse it. options: choices or
-    metavar."""
+    metavar.
+    """
     told = options | ({"default": None} if optional else {})
     return field(default=default, metadata={"help": about, "flag": name, "short": short, "options": told})
 
 
 def add_flags(add: Callable[..., object], settings: type, **abouts: str) -> None:
-    """Add a flag for each field that has a help. abouts: by field, where this command needs other words."""
+    """Add a flag for each field that has a help. abouts: by field, other words for the help of this command."""
     types = get_type_hints(settings)
     for own in fields(settings):
         if about := abouts.get(own.name) or own.metadata.get("help"):
@@ -52,7 +54,7 @@ def settings_of(settings: type[T], args: argparse.Namespace) -> T:
 
 
 def given_fields(settings: type, args: argparse.Namespace) -> dict[str, Any]:
-    """Values of the fields whose flags were typed or have a default. Raises ValueError as settings_of does."""
+    """Collect the fields whose flags were typed or have a default. Raises ValueError as settings_of does."""
     types, values = get_type_hints(settings), {}
     for own in fields(settings):
         given = getattr(args, _place(own), None)
@@ -63,7 +65,7 @@ def given_fields(settings: type, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def as_typed(settings: Any) -> dict[str, Any]:
-    """The values of settings as one would type them, by their names in the namespace."""
+    """Return the values of settings as one would type them, by their names in the namespace."""
     types = get_type_hints(type(settings))
     return {_place(own): _typed(getattr(settings, own.name), types[own.name]) for own in fields(settings)}
 
@@ -73,7 +75,7 @@ def _name(own: Field[Any]) -> str:
 
 
 def _place(own: Field[Any]) -> str:
-    """Its name in the namespace."""
+    """Return a field's name in the namespace."""
     return _name(own).removeprefix("--").replace("-", "_")
 
 
@@ -87,12 +89,12 @@ def _options(own: Field[Any], kind: Any) -> dict[str, Any]:
 
 
 def _without_none(kind: Any) -> Any:
-    """X of X | None."""
+    """Return X for X | None."""
     return next(part for part in get_args(kind) if part is not type(None)) if isinstance(kind, UnionType) else kind
 
 
 def _typed(default: Any, kind: Any) -> Any:
-    """The default as one would type it; None for an empty list."""
+    """Return the default as one would type it; None for an empty list."""
     if not isinstance(default, tuple):
         return default
     each = dict.fromkeys(map(str, default)) if kind == Range else map(str, default)
@@ -142,7 +144,7 @@ PARSERS: dict[Any, Callable[[str, Any], Any]] = {
 
 
 def require_known(flag: str, chosen: List[str], allowed: List[str]) -> None:
-    """Raises ValueError, naming the flag, for a name that is not allowed."""
+    """Raise ValueError, naming the flag, for a name that is not allowed."""
     for name in chosen:
         if name not in allowed:
             raise ValueError(f"{flag}: unknown value {unknown_name(name, allowed)}")

@@ -41,7 +41,7 @@ COMMANDS = (
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit status. Raises SystemExit for --help."""
+    """Run the command and return its exit status. Raises SystemExit for --help."""
 
     def run() -> int | None:
         arguments = parser().parse_args(argv)

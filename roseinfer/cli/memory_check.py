@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 
 def require_memory(flag: str, num_seqs: int, num_tokens: int, *, model: str, dtype: str, device: str) -> None:
-    """Raises ValueError, naming the flag, unless an engine fits for num_seqs sequences of num_tokens tokens.
+    """Raise ValueError, naming the flag, unless an engine fits for num_seqs sequences of num_tokens tokens.
 
-    What comes and goes with a step is not counted. Sizes below 1, and more tokens than the model has positions, are
-    left to the code that runs them.
+    Memory that a step takes and gives back is not counted. Sizes below 1, and more tokens than the model has positions,
+    are left to the code that runs them.
     """
     from roseinfer.blocks import BLOCK_SIZE
     from roseinfer.models import model_config

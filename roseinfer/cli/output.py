@@ -50,7 +50,7 @@ def check_output(args: argparse.Namespace) -> None:
 
 
 def require_suffix(flag: str, path: Path, allowed: Sequence[str]) -> None:
-    """Raises ValueError."""
+    """Raise ValueError, naming the flag, for a path whose suffix is not allowed."""
     if path.suffix.lower() not in allowed:
         raise ValueError(f"{flag} {path}: unknown suffix {path.suffix!r}, allowed: {', '.join(allowed)}")
 
@@ -64,7 +64,7 @@ def deliver(
 ) -> None:
     """Show text and line, then write `whole` and the charts. Raises Failed, after all of it, for a file that failed.
 
-    line and whole are made after the text is shown: whatever JSON cannot hold costs no table.
+    line and whole are made after the text is shown, so a value that JSON cannot hold does not cost the table.
     """
     try:
         print(text, flush=True)
@@ -81,8 +81,7 @@ def deliver(
 
 
 def show_line(line: Callable[[], str]) -> None:
-    """Print a line of JSON for the program that reads stdout. At a terminal a person has read the table, which the line
-    would push away."""
+    """Print a line of JSON for the program that reads stdout, but not at a terminal, where it would push the table away."""
     if not sys.stdout.isatty():
         print(line(), flush=True)
 

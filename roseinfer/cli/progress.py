@@ -26,7 +26,7 @@ WORTH_SAYING_S = 10.0  # of an estimate
 
 @contextmanager
 def shown_progress(doing: str = "loading the model") -> Iterator[OnProgress]:
-    """doing: what is done until the first report."""
+    """Yield a callback that shows progress. doing: what is done until the first report."""
     from tqdm.auto import tqdm
 
     is_terminal = bool(sys.stderr and sys.stderr.isatty())
@@ -52,7 +52,7 @@ def described(p: RunProgress) -> str:
 
 
 def duration(seconds: float) -> str:
-    """ "about 40 s", "about 12 min", "about 3.5 h"."""
+    """Say how long: "about 40 s", "about 12 min", "about 3.5 h"."""
     if seconds < 100:
         return f"about {max(seconds, 1):.0f} s"
     return f"about {seconds / 60:.0f} min" if seconds < 6000 else f"about {seconds / 3600:,.1f} h"
@@ -79,7 +79,7 @@ def _drawn(bar: tqdm) -> Iterator[OnProgress]:
 
 @contextmanager
 def _lines(doing: str) -> Iterator[OnProgress]:
-    """The last report, every few seconds, whatever runs in between."""
+    """Print the last report every few seconds, whatever runs in between."""
     began, last = perf_counter(), [doing]
 
     def show(p: RunProgress) -> None:

@@ -30,7 +30,7 @@ def rungs() -> list[type[Stage]]:
 
 
 def chosen_stages(spec: str | None, flag: str = "--stages") -> list[type[Stage]]:
-    """The stages that `spec` names ("s01,s03_select_append,engine"), in its order; all for None, the engine last.
+    """Return the stages that `spec` names ("s01,s03_select_append,engine"), in its order; all for None, the engine last.
 
     Raises ValueError, with the flag that asked for it, for an unknown one.
     """
@@ -48,6 +48,6 @@ def chosen_stages(spec: str | None, flag: str = "--stages") -> list[type[Stage]]
 
 
 def untimed(stages: Sequence[type[Stage]], device: torch.device) -> dict[str, str]:
-    """The stages whose times on that device would say nothing, by name, with the reason."""
+    """Return the stages whose times on that device would say nothing, by name, with the reason."""
     reasons = {stage.name: stage.why_untimed(device) for stage in stages}
     return {name: reason for name, reason in reasons.items() if reason}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def read_cost(path: Path) -> Cost:
-    """Raises ValueError for a file that `--fit` and `--output` did not write."""
+    """Read the cost of a step. Raises ValueError for a file that `--fit` and `--output` did not write."""
     from roseinfer.simulator import cost_from
 
     try:

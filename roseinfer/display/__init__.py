@@ -32,7 +32,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _bundle(result: Any, include: Any = None, exclude: Any = None) -> dict[str, str]:
-    """result: a HasFacts."""
+    """Return a result in the forms that a notebook can show. result: a HasFacts."""
     from .table import Table
 
     return Table.of(result)._repr_mimebundle_(include, exclude)

@@ -63,16 +63,18 @@ class Chart(View):
         return with_palette(self._picture("png", scale=PNG_SCALE))
 
     def to_html(self) -> str:
-        """The picture alone, for the HTML of a larger view. It has no background, and its ink reads on both themes: an
-        <img> takes no colour from its page, and JupyterLab drops an <svg> from a notebook that has not been run."""
+        """Return the picture alone, for the HTML of a larger view, as an <img> without a background.
+
+        Its ink reads on both themes: an <img> takes no colour from its page, and JupyterLab drops an <svg> from a
+        notebook that has not been run.
+        """
         spec = self._inked(MIDDLE_INK)
         png = transparent(*(self._written("png", spec | {"background": ground}, scale=PNG_SCALE) for ground in GROUNDS))
         source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
         return f'<img alt="{html.escape(self.alt)}" width="{image_width(png)}" src="{source}">'
 
     def save(self, path: str | Path) -> None:
-        """Write *.png, *.svg, *.pdf, or *.html, which is alive and needs no network. Raises ValueError for another
-        suffix."""
+        """Write *.png, *.svg, *.pdf, or *.html, which is alive and offline. Raises ValueError for another suffix."""
         path = Path(path)
         kind = path.suffix.lower().lstrip(".")
         if kind not in KINDS:
@@ -85,7 +87,7 @@ class Chart(View):
         return self._written(kind, self._inked(DARK_INK) | {"background": PAPER}, **options)
 
     def _inked(self, ink: str) -> dict[str, Any]:
-        """The spec for a picture whose page gives it no colour."""
+        """Return the spec with another ink, for a picture whose page gives it no colour."""
         return json.loads(json.dumps(self.spec).replace(f'"{INK}"', f'"{ink}"'))
 
     def _written(self, kind: str, spec: dict[str, Any], **options: Any) -> Any:
@@ -102,7 +104,7 @@ class Chart(View):
 
 
 def show_live(view: Any) -> DisplayHandle | None:
-    """Show it so that it can be drawn again in its place. None outside a notebook: it would print a line each time."""
+    """Show a chart so that it can be drawn again in its place. Returns None outside a notebook, which would print a line."""
     from IPython import get_ipython
     from IPython.display import display
 
@@ -110,7 +112,7 @@ def show_live(view: Any) -> DisplayHandle | None:
 
 
 def csv_data(frame: pd.DataFrame) -> altair.Data:
-    """One line of a recorded notebook, where JSON would have one for each value."""
+    """Make CSV of the data: one line in a recorded notebook, where JSON would have one for each value."""
     import altair as alt
 
     parse = {str(name): "number" for name in frame.columns if frame[name].dtype.kind in "iuf"}
@@ -118,14 +120,14 @@ def csv_data(frame: pd.DataFrame) -> altair.Data:
 
 
 def zoom(*axes: str) -> altair.Parameter:
-    """Drag to move, Ctrl + wheel to zoom (the wheel alone scrolls the page), double click for all."""
+    """Make an interval that one drags to move and zooms with Ctrl + wheel; a double click shows all."""
     import altair as alt
 
     return alt.selection_interval(name="zoom", bind="scales", encodings=list(axes), zoom="wheel![event.ctrlKey]")
 
 
 def with_palette(png: bytes) -> bytes:
-    """The picture with 256 colours: a tenth of the bytes that vl-convert writes."""
+    """Reduce the picture to 256 colours: a tenth of the bytes that vl-convert writes."""
     from PIL import Image
 
     small = io.BytesIO()
@@ -134,7 +136,7 @@ def with_palette(png: bytes) -> bytes:
 
 
 def transparent(on_black: bytes, on_white: bytes) -> bytes:
-    """The picture without its background. vl-convert's own has wrong colours wherever a pixel is half transparent."""
+    """Remove the picture's background. vl-convert's own has wrong colours wherever a pixel is half transparent."""
     import numpy as np
     from PIL import Image
 
@@ -148,5 +150,5 @@ def transparent(on_black: bytes, on_white: bytes) -> bytes:
 
 
 def image_width(png: bytes) -> int:
-    """Width in pixels of the page."""
+    """Return an image's width in pixels of the page."""
     return round(int.from_bytes(png[16:20], "big") / PNG_SCALE)

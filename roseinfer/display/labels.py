@@ -33,11 +33,11 @@ def labels(
     is_curve: bool = False,
     join: Callable[[list[str]], str] = ", ".join,
 ) -> list[Label]:
-    """A label for each group of points that are too near for one each, and Label("") for the others of the group.
+    """Make a label for each group of points too near for one each, and Label("") for the others of the group.
 
     width: of the plot; in its right half a group's label is left of it. is_curve: a line joins the places in their
-    order; a point's label is on the side that the line leaves free, and a flat group's above
-    or below it. join: of a group's texts.
+    order; a point's label is on the side that the line leaves free, and a flat group's above or below it. join: joins a
+    group's texts.
     """
     found = [Label("")] * len(places)
     for group in groups(places):
@@ -61,7 +61,7 @@ def labels(
 
 
 def groups(places: Sequence[Place]) -> list[list[int]]:
-    """The numbers of the places, together where one is near the next."""
+    """Group the numbers of the places, together where one is near the next."""
     left, found = set(range(len(places))), []
     while left:
         group, border = [], [min(left)]
@@ -95,7 +95,7 @@ def _off_the_curve(places: Sequence[Place], here: int, text: str) -> Label:
 def budget_labels(
     frame: pd.DataFrame, x: str, y: str, size: tuple[int, int], beyond: float, ends: tuple[float, float] | None = None
 ) -> pd.DataFrame:
-    """A curve over budgets with the columns of Label: label, dx, dy, align.
+    """Add the columns of Label to a curve over budgets: label, dx, dy, align.
 
     size: of the plot, in pixels; its axes begin at 0 and end at `beyond` times `ends`, by default the curve's own
     largest values.
@@ -111,5 +111,5 @@ def budget_labels(
 
 
 def _range(texts: list[str]) -> str:
-    """The texts, or the first and the last of more than two."""
+    """Join the texts, or the first and the last of more than two."""
     return ", ".join(texts) if len(texts) < 3 else f"{texts[0]}, ..., {texts[-1]}"

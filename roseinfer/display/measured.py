@@ -59,7 +59,7 @@ class Result(Measured):
         return {name: row[name] for name in self.SHORT}
 
     def text(self, width: int | None = None, long: bool = False) -> str:
-        """The tables, then the notes. long: all that a result has, where there is more."""
+        """Return the tables, then the notes. long: all that a result has, where there is more."""
         size = min(width or NOTE_WIDTH, NOTE_WIDTH)
         notes = "\n".join(textwrap.fill(note, size) for note in self.notes())
         return "\n\n".join([*self.tables(width, long), *([notes] if notes else [])])
@@ -89,7 +89,7 @@ def on_one_line(values: Any) -> str:
 
 
 def rounded(values: Any) -> Any:
-    """Its numbers with DIGITS digits."""
+    """Round the numbers of a value to DIGITS digits."""
     if isinstance(values, dict):
         return {name: rounded(value) for name, value in values.items()}
     if isinstance(values, (list, tuple)):

@@ -8,12 +8,12 @@ from typing import Any
 
 
 def verbatim(value: Any) -> str:
-    """An exact fact, digit by digit; numbers with a comma every three."""
+    """Write an exact fact digit by digit; numbers with a comma every three."""
     return f"{value:,}" if isinstance(value, Number) and not isinstance(value, bool) else str(value)
 
 
 def rounded(value: Any, decimals: int = 3) -> str:
-    """Like str, but floats with so many decimals and a comma every three digits."""
+    """Format like str, but floats with so many decimals and a comma every three digits."""
     if isinstance(value, Number) and not isinstance(value, Integral):
         return f"{value:,.{decimals}f}"
     return str(value)
@@ -28,8 +28,10 @@ def significant(value: float, digits: int = 4) -> str:
 
 
 def exact(value: float) -> str:
-    """A printed or computed number: 408.43 stays as it is. To eight digits, for the posts measure no more (a mean that
-    SQL printed has sixteen)."""
+    """Write a printed or computed number without rounding: 408.43 stays as it is.
+
+    It has eight digits at most, as the posts measure no more (a mean that SQL printed has sixteen).
+    """
     text = significant(value, 8)
     return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
 

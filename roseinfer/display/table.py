@@ -22,7 +22,7 @@ MUTED = "opacity: 0.7; font-size: 0.9em"
 
 
 class Table(Facts):
-    """Facts, shown: text/plain has the columns `exact`, text/html those and `live`, in df's order.
+    """A table of facts: text/plain has the columns `exact`, text/html those and `live`, in df's order.
 
     text/plain has the title and the rows of exact_rows; text/html also the warning, the note, the bars and the folded
     query.
@@ -30,7 +30,7 @@ class Table(Facts):
 
     @classmethod
     def of(cls, result: HasFacts) -> Table:
-        """The table of a result of roseinfer.profiling's, such as Trace.spans() or a Floor."""
+        """Make the table of one of roseinfer.profiling's results, such as Trace.spans() or a Floor."""
         facts = result.facts()
         return facts if isinstance(facts, cls) else cls(**vars(facts))
 
@@ -42,7 +42,7 @@ class Table(Facts):
         return {"text/plain": repr(self), "text/html": self.to_html()}
 
     def text_table(self, columns: Sequence[str], keep: Sequence[bool] | None = None) -> TextTable:
-        """These columns as text, of all rows or of those that `keep` marks."""
+        """Return these columns as text, of all rows or of those that `keep` marks."""
         df = self.df if keep is None else self.df.loc[keep]
         shown = [
             Column(name, partial(format_cell, template=self.formats.get(name)), df[name].dtype.kind in "iuf")
@@ -51,7 +51,7 @@ class Table(Facts):
         return TextTable.of(shown, zip(*(df[name].tolist() for name in columns), strict=True))
 
     def to_html(self) -> str:
-        """The live view: every column of exact and live, some of them folded, the note and the query."""
+        """Return the live view: every column of exact and live, some of them folded, the note and the query."""
         shown = [name for name in self.df.columns if name in self.exact or name in self.live]
         first = shown[:1]
         more = [name for name in shown if name in self.folded]
@@ -83,7 +83,7 @@ def _fold(summary: str, content: str) -> str:
 
 
 def format_cell(value: Any, template: str | None = None) -> str:
-    """A missing value is empty; a float without a template gets three decimals."""
+    """Format a value: nothing for a missing one, three decimals for a float without a template."""
     import pandas as pd
 
     if pd.api.types.is_scalar(value) and pd.isna(value):

@@ -29,7 +29,7 @@ SPECIAL = re.compile(r"[\\`*<~$|\[\]]|\b_+|_+\b|&(?=#?\w+;)")
 
 @dataclass(frozen=True)
 class Column:
-    """show: a value (not None) as text. right: aligned right; None: if its values are numbers."""
+    """A column. show: writes a value (not None) as text. right: whether to align right; None: if its values are numbers."""
 
     name: str
     show: Callable[[Any], str] = str
@@ -38,8 +38,10 @@ class Column:
 
 @dataclass(frozen=True)
 class TextTable:
-    """names, and the texts of each row in their order. right: which columns are aligned right. keys: how many of the
-    first columns say what a row is."""
+    """A table of texts. names: of the columns. right: which columns are aligned right.
+
+    keys: how many of the first columns say what a row is.
+    """
 
     names: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -50,7 +52,7 @@ class TextTable:
     def of(
         cls, columns: Sequence[Column | str], rows: Iterable[Sequence[Any]], missing: str = "", keys: int = 1
     ) -> TextTable:
-        """missing: what stands for None. Raises ValueError for a row that has not a value for each column."""
+        """Make a table of values. missing: what stands for None. Raises ValueError for a row without a value for each column."""
         shown = [Column(column) if isinstance(column, str) else column for column in columns]
         pairs = [list(zip(shown, row, strict=True)) for row in rows]
         texts = [[missing if value is None else column.show(value) for column, value in row] for row in pairs]
@@ -59,7 +61,7 @@ class TextTable:
         return cls([column.name for column in shown], texts, right, keys)
 
     def text(self, width: int | None = None) -> str:
-        """A line of names, a rule, and the rows, or "(no rows)".
+        """Return a line of names, a rule, and the rows, or "(no rows)".
 
         width: of a terminal; where the table is wider, its widest column of text is folded, each cell onto as many
         lines as it needs. Where that is not enough, the columns that do not fit come below, beside the keys again.
@@ -81,7 +83,7 @@ class TextTable:
         ]
 
     def _parts(self, width: int) -> list[TextTable]:
-        """Side by side they are the table; each has the keys, and no more of the other columns than fit."""
+        """Split the table by columns: each part has the keys, and no more of the other columns than fit."""
         widths = self._widths()
         if line_width(fitted(widths, self.right, width)) <= width:
             return [self]
@@ -103,21 +105,21 @@ class TextTable:
         return "\n".join(lines)
 
     def _lines(self, texts: Sequence[str], widths: Sequence[int], below: bool = True) -> list[str]:
-        """A row. below: cells of fewer lines than others have their empty ones below."""
+        """Return the lines of one row. below: cells of fewer lines than others have their empty ones below."""
         folded = [fold(text, size) for text, size in zip(texts, widths, strict=True)]
         height = max(map(len, folded))
         whole = [f + [""] * (height - len(f)) if below else [""] * (height - len(f)) + f for f in folded]
         return [GAP.join(map(aligned, line, widths, self.right)).rstrip() for line in zip(*whole, strict=True)]
 
     def markdown(self, bold: str = "") -> str:
-        """GitHub's table, or its head and "(no rows)". bold: the text of cells that are to stand out."""
+        """Return GitHub's table, or its head and "(no rows)". bold: the text of cells that must stand out."""
         rule = ["---:" if right else "---" for right in self.right]
         rows = [[f"**{text}**" if text and text == bold else markdown_text(text) for text in row] for row in self.rows]
         table = "\n".join(f"| {' | '.join(row)} |" for row in [[*map(markdown_text, self.names)], rule, *rows])
         return table if rows else f"{table}\n\n{NO_ROWS}"
 
     def html(self, label: str = "", more: Callable[[int, int], str] = lambda row, column: "") -> str:
-        """label: for who does not see the table. more: CSS of the cell of that row and column."""
+        """Return an HTML table. label: for people who do not see it. more: CSS of the cell of that row and column."""
         align = [RIGHT if right else LEFT for right in self.right]
         columns = list(enumerate(align))
         head = "".join(f'<th scope="col" style="{align[j]}">{escape(name)}</th>' for j, name in enumerate(self.names))
@@ -130,13 +132,13 @@ class TextTable:
 
 
 def are_numbers(values: Sequence[Any]) -> bool:
-    """All that are there, and there is one."""
+    """Tell whether all values that are there are numbers, and there is at least one."""
     known = [value for value in values if value is not None]
     return bool(known) and all(isinstance(value, Number) and not isinstance(value, bool) for value in known)
 
 
 def markdown_text(text: str) -> str:
-    """Plain text so that Markdown shows it as it is; code between backticks stays code. Fit for a table's cell too."""
+    """Escape plain text for Markdown, table cells included; code between backticks stays code."""
     parts = CODE_SPAN.split(text)
     parts[::2] = [SPECIAL.sub(lambda found: re.sub("(.)", r"\\\1", found[0]), part) for part in parts[::2]]
     parts[1::2] = [part.replace("|", r"\|") for part in parts[1::2]]
@@ -148,7 +150,7 @@ def line_width(widths: list[int]) -> int:
 
 
 def fitted(widths: list[int], right: Sequence[bool], width: int) -> list[int]:
-    """The widths with that of the widest column of text cut by what is too much for `width`."""
+    """Cut the widths to fit `width`: the widest column of text loses what is too much."""
     excess = line_width(widths) - width
     folding = max((i for i, is_number in enumerate(right) if not is_number), key=lambda i: widths[i], default=None)
     if excess <= 0 or folding is None:
@@ -158,19 +160,19 @@ def fitted(widths: list[int], right: Sequence[bool], width: int) -> list[int]:
 
 
 def printable(text: str) -> str:
-    """The text with its control characters spelled out: a trace's names must not steer a terminal."""
+    """Spell out a text's control characters: a trace's names must not steer a terminal."""
     return CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def text_width(text: str) -> int:
-    """Columns of a terminal: a Chinese, Japanese or Korean character takes two, an accent of its own none."""
+    """Count a text's columns on a terminal: a Chinese, Japanese or Korean character takes two, a combining accent none."""
     if text.isascii():
         return len(text)
     return sum(0 if combining(c) else 1 + (east_asian_width(c) in "WF") for c in text)
 
 
 def fold(text: str, width: int) -> list[str]:
-    """The text in lines of at most `width` columns, broken after a space where there is one. No character is lost."""
+    """Fold the text into lines of at most `width` columns, after a space where there is one. No character is lost."""
     lines = []
     for line in text.split("\n"):
         while text_width(line) > max(width, 1):
@@ -189,5 +191,5 @@ def aligned(text: str, width: int, right: bool) -> str:
 
 
 def terminal_width() -> int | None:
-    """Characters on a line of the terminal that stdout is; None where it is not a terminal."""
+    """Count the characters on a line of the terminal that stdout is; None where it is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout and sys.stdout.isatty() else None

@@ -35,10 +35,10 @@ LABEL = re.compile(r"(?P<label>[A-Z][\w ]*):\s+(?P<rest>.*)", re.DOTALL)
 
 
 def prose(text: str) -> str:
-    """HTML of docstring-like text: blank lines part paragraphs, `- ` starts a bullet.
+    """Turn docstring-like text into HTML: blank lines part paragraphs, `- ` starts a bullet.
 
-    Inside, `code`, *emphasis* and **bold** work.
-    Lines such as "The change:   ...", each with indented lines below it, become paragraphs with a bold label.
+    Inside, `code`, *emphasis* and **bold** work. Lines such as "The change:   ...", each with indented lines below it,
+    become paragraphs with a bold label.
     """
     return "".join(_block(block) for block in re.split(r"\n\s*\n", text.strip()))
 

@@ -11,7 +11,7 @@ Clock = Callable[[], float]
 
 
 def device_clock(device: torch.device, clock: Clock = perf_counter) -> Clock:
-    """`clock`, read only once the device's queue is empty, so that what was launched before lies before."""
+    """Make a clock that reads `clock` once the device's queue is empty, so that all launched work lies before the reading."""
     if device.type != "cuda":
         return clock
 
@@ -23,7 +23,7 @@ def device_clock(device: torch.device, clock: Clock = perf_counter) -> Clock:
 
 
 def seconds_of(work: Callable[[], object], now: Clock = perf_counter) -> float:
-    """Seconds of one call of `work` by the clock `now`."""
+    """Time one call of `work` in seconds by the clock `now`."""
     began = now()
     work()
     return now() - began

@@ -30,16 +30,16 @@ MODEL_OPS = ("aten::embedding", "aten::linear", "aten::rms_norm", "aten::scaled_
 
 
 def trace_once(run_step: Callable[[], object]) -> Trace:
-    """The trace of one call of `run_step`, not warmed up: for counting, not for times."""
+    """Trace one call of `run_step`, not warmed up: for counting, not for times."""
     return Trace(record(run_step, calls=1))
 
 
 def count_ops(run_step: Callable[[], object], span: str | None = None, outside: tuple[str, ...] = ()) -> Counter[str]:
-    """Start counts of aten ops in one call of `run_step`, as the profiler sees them.
+    """Count how often one call of `run_step` starts each aten op, as the profiler sees it.
 
-    That includes the ops that other ops call (aten::zeros starts aten::empty and aten::zero_). With `span`,
-    only those inside the first span of that name; ValueError if the step has none. outside: ops whose inside is
-    left out, such as MODEL_OPS. Errors in `run_step` propagate.
+    That includes the ops that other ops call (aten::zeros starts aten::empty and aten::zero_). With `span`, only those
+    inside the first span of that name; ValueError if the step has none. outside: ops whose inside is left out, such as
+    MODEL_OPS. Errors in `run_step` propagate.
     """
     return trace_once(run_step).op_counts(span, outside)
 
@@ -53,17 +53,17 @@ class CopiedBytes:
 
 
 def bytes_copied(run_step: Callable[[], object]) -> CopiedBytes:
-    """Bytes that one call of `run_step` writes to move or to fill tensors, on any device.
+    """Count the bytes that one call of `run_step` writes to move or to fill tensors, on any device.
 
-    copied: the destination of copy_ and index_copy_; the output of cat, stack, clone, repeat, index,
-    index_select, gather and _to_copy (.to); the elements written by index_put_ (`x[i] = v`). What decomposes
-    into these counts through them: contiguous and reshape where they must copy, slice assignment, hstack.
-    filled: the output of zeros, ones, full and their _like and new_ forms; the target of zero_ and fill_.
-    F.pad with a constant fills its whole output and then copies its input into it.
+    copied: the destination of copy_ and index_copy_; the output of cat, stack, clone, repeat, index, index_select,
+    gather and _to_copy (.to); the elements written by index_put_ (`x[i] = v`). What decomposes into these counts
+    through them: contiguous and reshape where they must copy, slice assignment, hstack. filled: the output of zeros,
+    ones, full and their _like and new_ forms; the target of zero_ and fill_. F.pad with a constant fills its whole
+    output and then copies its input into it.
 
     Not counted: arithmetic, softmax and matrix products (they write results, not copies), F.embedding, views,
-    torch.tensor(...), and anything that runs below PyTorch's dispatcher (a fused attention's inside, Triton).
-    Works under torch.inference_mode and torch.no_grad, inside or around `run_step`. Errors in `run_step` propagate.
+    torch.tensor(...), and anything that runs below PyTorch's dispatcher (a fused attention's inside, Triton). Works
+    under torch.inference_mode and torch.no_grad, inside or around `run_step`. Errors in `run_step` propagate.
     """
     counter = _ByteCounter()
     with counter:
@@ -108,7 +108,7 @@ def _index_copy_nbytes(result: Tensor, target: Tensor, dim: int, index: Tensor, 
 
 
 def _index_put_nbytes(result: Tensor, target: Tensor, indices: list[Tensor | None], *args: Any) -> int:
-    """Elements named by the indices, times those of each dimension left whole (None, or after the last index)."""
+    """Count the elements named by the indices, times those of each dimension left whole (None, or after the last index)."""
     shapes, whole, dim = [], 1, 0
     for index in indices:
         if index is None:

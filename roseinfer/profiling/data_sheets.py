@@ -9,7 +9,7 @@ from roseinfer.paths import GPUS
 
 
 def data_sheet(gpu: str) -> dict[str, Any]:
-    """read_bytes_per_s, num_sms, rates of arithmetic and their source. ValueError that lists the GPUs if unknown."""
+    """Return read_bytes_per_s, num_sms, rates and source. Raises ValueError, listing the GPUs, for an unknown one."""
     sheets = json.loads(GPUS.read_text(encoding="utf-8"))
     if gpu not in sheets:
         raise ValueError(f"gpu={gpu!r} is not in roseinfer/data/gpus.json, allowed: {', '.join(sheets)}")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class HasFacts(ABC):
-    """A result that can be shown as a table. In a notebook it is, once roseinfer.display.install() has run."""
+    """A result that can be shown as a table. A notebook shows it so once roseinfer.display.install() has run."""
 
     @abstractmethod
     def facts(self) -> Facts: ...

@@ -40,8 +40,10 @@ CACHE_SHOWN = 8 * MIB  # about what a step of the bundled model reads
 
 @dataclass(frozen=True)
 class Machine(HasFacts):
-    """Measured rates of one device. read_bytes_per_s: of what no cache holds; cached_reads: bytes that are read again
-    and again -> their rate. samples: the rate of each pass, under the names of the two rates.
+    """Measured rates of one device.
+
+    read_bytes_per_s: of what no cache holds; cached_reads: bytes that are read again and again -> their rate. samples:
+    the rate of each pass, under the names of the two rates.
     """
 
     name: str
@@ -53,7 +55,7 @@ class Machine(HasFacts):
     cached_reads: Mapping[int, float] = field(default_factory=dict)
 
     def read_rate(self, nbytes: int) -> float:
-        """Bytes per second when the same nbytes are read at every step: fewer may stay in a cache.
+        """Return the bytes per second of reading the same nbytes at every step: fewer may stay in a cache.
 
         Between two measured sizes the faster rate counts, so that a floor is never too high.
         """
@@ -117,17 +119,16 @@ class Floor(HasFacts):
 def decode_floor(
     config: ModelConfig, context_lens: Sequence[int], dtype: torch.dtype, machine: Machine | None = None
 ) -> Floor:
-    """The least one decode step of len(context_lens) sequences must move and compute, for GPT-2 or the Llama family.
+    """Compute the least that a decode step of len(context_lens) sequences must move and compute (GPT-2, Llama family).
 
-    context_lens[i]: how many tokens sequence i's new token attends to, itself included (len(seq) as decode
-    begins).
+    context_lens[i]: how many tokens sequence i's new token attends to, itself included (len(seq) as decode begins).
 
-    weight_bytes: each weight once. A token embedding that is also the lm_head counts once; of one that is not, a
-    single row, since all sequences may have the same token. Of GPT-2's position embedding the rows in use; RoPE has
-    no weights, and its table of angles is left out. kv_bytes: K and V of the context_lens[i] - 1 cached tokens
-    read, those of the new one written. flops: 2 per matrix weight and sequence, and 4 * H * D * context_lens[i]
-    per layer for attention (2 for q.k, 2 for p.v). Activations, bias additions, norms, rotations and softmax are
-    left out: a floor may be too low, never too high.
+    weight_bytes: each weight once. A token embedding that is also the lm_head counts once; of one that is not, a single
+    row counts, since all sequences may have the same token. GPT-2's position embedding counts by its rows in use; RoPE
+    has no weights, and its table of angles is left out. kv_bytes: K and V of the context_lens[i] - 1 cached tokens
+    read, and those of the new one written. flops: 2 per matrix weight and sequence, and 4 * H * D * context_lens[i] per
+    layer for attention (2 for q.k, 2 for p.v). Activations, bias additions, norms, rotations and softmax are left out:
+    a floor may be too low, never too high.
 
     Raises ValueError for an architecture not in ARCHITECTURES, no sequence, or a context outside 1..max_model_len.
     """
@@ -142,7 +143,7 @@ def decode_floor(
 def prefill_floor(
     config: ModelConfig, prompt_lens: Sequence[int], dtype: torch.dtype, machine: Machine | None = None
 ) -> Floor:
-    """The least that prefilling these prompts in one forward must move and compute; see decode_floor.
+    """Compute the least that prefilling these prompts in one forward must move and compute; see decode_floor.
 
     kv_bytes: K and V of every token written. flops: the output matrix for the last token of each prompt alone, and
     attention of each token to those before it and itself.
@@ -162,12 +163,15 @@ def prefill_floor(
 
 @dataclass(frozen=True)
 class StepTerms:
-    """The least that a step of decodes and prompts in any mix must move and compute, in parts, as decode_floor and
-    prefill_floor count them. weight_bytes: a step, with one row of GPT-2's position embedding. kv_bytes: a token whose
-    K and V are read or written. Operations: token_flops of a token, output_flops of the output matrix for a sequence,
-    pair_flops of a token and one that it attends to, in all layers. Tensor-parallel shards add up the hidden states
-    num_reductions times a step, after attention and after the MLP of each layer: hidden_bytes of a token each time.
-    Their number divides most_shards: each has as many heads, KV heads and neurons of the MLP."""
+    """The least that a step of decodes and prompts in any mix must move and compute, in parts.
+
+    The parts are counted as in decode_floor and prefill_floor. weight_bytes: of a step, with one row of GPT-2's
+    position embedding. kv_bytes: of a token whose K and V are read or written. Operations: token_flops of a token,
+    output_flops of the output matrix for a sequence, pair_flops of a token and one that it attends to, in all layers.
+    Tensor-parallel shards add up the hidden states num_reductions times a step, after attention and after the MLP of
+    each layer: hidden_bytes of a token each time. Their number divides most_shards: each has as many heads, KV heads
+    and neurons of the MLP.
+    """
 
     weight_bytes: int
     kv_bytes: int
@@ -180,7 +184,7 @@ class StepTerms:
 
 
 def step_terms(config: ModelConfig, dtype: torch.dtype) -> StepTerms:
-    """Raises ValueError for an architecture not in ARCHITECTURES."""
+    """Compute the parts of a step's floor. Raises ValueError for an architecture not in ARCHITECTURES."""
     _check(config, "positions", [1])
     output = config.vocab_size * config.hidden_size
     return StepTerms(
@@ -206,7 +210,7 @@ def _check(config: ModelConfig, argument: str, lengths: Sequence[int]) -> None:
 
 
 def _weight_bytes(config: ModelConfig, dtype: torch.dtype, positions: int) -> int:
-    """positions: how many rows of GPT-2's position embedding are in use."""
+    """Count the bytes of the weights. positions: how many rows of GPT-2's position embedding are in use."""
     rows = positions if config.architecture == "gpt2" else int(not config.tie_embeddings)
     return (_matrix_weights(config) + _vector_weights(config) + rows * config.hidden_size) * dtype.itemsize
 
@@ -216,7 +220,7 @@ def _kv_bytes(config: ModelConfig, dtype: torch.dtype, tokens: int) -> int:
 
 
 def _attention_flops(config: ModelConfig, seen: int) -> int:
-    """seen: tokens attended to, summed over all that attend."""
+    """Count the operations of attention. seen: tokens attended to, summed over all tokens that attend."""
     return 4 * config.num_layers * config.num_heads * config.head_dim * seen
 
 
@@ -228,7 +232,7 @@ def _timed(floor: Floor, machine: Machine) -> Floor:
 
 
 def _matrix_weights(config: ModelConfig) -> int:
-    """Every weight that a token is multiplied with: q, k, v, output, the MLP's (GPT-2 has no gate), and the lm_head."""
+    """Count every weight that multiplies a token: q, k, v, output, the MLP's (GPT-2 has no gate), and the lm_head."""
     c, width, kv_width = config.hidden_size, *_attention_widths(config)
     mlp_matrices = 2 if config.architecture == "gpt2" else 3
     layer = c * (width + 2 * kv_width) + width * c + mlp_matrices * c * config.intermediate_size
@@ -236,7 +240,7 @@ def _matrix_weights(config: ModelConfig) -> int:
 
 
 def _vector_weights(config: ModelConfig) -> int:
-    """Biases of those matrices (the lm_head has none), and the scale of each norm, in GPT-2 its shift too."""
+    """Count the biases of those matrices (the lm_head has none), and the scale of each norm, in GPT-2 its shift too."""
     c, width, kv_width = config.hidden_size, *_attention_widths(config)
     if config.architecture == "gpt2":
         biases = (width + 2 * kv_width) + c + config.intermediate_size + c
@@ -250,12 +254,11 @@ def _attention_widths(config: ModelConfig) -> tuple[int, int]:
 
 
 def measure_machine(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Machine:
-    """Read bandwidth, in and beyond the caches, and the rate of linear layers of `device` at `dtype`, each the best of
-    several passes.
+    """Measure a device at `dtype`: read bandwidth in and beyond the caches, and the rate of linear layers.
 
-    Measured once per process, device and dtype, in a second or two; on a busy machine all come out low. Raises
-    ValueError for a dtype that is not floating point, and for a device that is neither the CPU nor an available CUDA
-    device.
+    Each is the best of several passes. Measured once per process, device and dtype, in a second or two; on a busy
+    machine all come out low. Raises ValueError for a dtype that is not floating point, and for a device that is neither
+    the CPU nor an available CUDA device.
     """
     device = torch.device(device)
     if not dtype.is_floating_point:
@@ -286,9 +289,9 @@ def _measure(device: str, dtype: torch.dtype) -> Machine:
 
 
 def _read_rates(device: str, nbytes: int, budget: float) -> tuple[float, ...]:
-    """Bytes per second of summing one buffer over and over.
+    """Measure the bytes per second of summing one buffer over and over.
 
-    In fp32 whatever the model's dtype: sums of other types may be bound by the adding.
+    The sums are in fp32 whatever the model's dtype: sums of other types may be bound by the adding.
     """
     buffer = torch.ones(nbytes // 4, device=device)  # ones, not zeros: pages that were never written share one
     buffer.sum()  # warm-up: thread pools, and what fits goes into the cache
@@ -296,9 +299,11 @@ def _read_rates(device: str, nbytes: int, budget: float) -> tuple[float, ...]:
 
 
 def _product_rates(device: str, dtype: torch.dtype) -> tuple[float, ...]:
-    """FLOPs per second of linear layers, which is how models multiply: on a CPU, half-precision `a @ a` takes another
-    path, and a far slower one. First as a decode step has them, a few rows on weights that a cache holds, then square
-    and as large as lets one pass fit the budget: on a busy CPU every product waits once for its threads.
+    """Measure the FLOPs per second of linear layers, at a decode step's sizes and at large square ones.
+
+    Models multiply with linear layers: on a CPU, half-precision `a @ a` takes another path, and a far slower one. A
+    decode step has a few rows on weights that a cache holds. The square ones are as large as lets one pass fit the
+    budget: on a busy CPU every product waits once for its threads.
     """
     rates, width = [], 768
     for rows in (1, 8, 64):
@@ -312,7 +317,7 @@ def _product_rates(device: str, dtype: torch.dtype) -> tuple[float, ...]:
 
 
 def _linear_rates(device: str, dtype: torch.dtype, rows: int, width: int, budget: float) -> list[float]:
-    """Rates with plain weights, and on a CPU also in the order that oneDNN multiplies fastest, where it has one."""
+    """Measure rates with plain weights, and on a CPU also in the order that oneDNN multiplies fastest, where it has one."""
     x, weight = (torch.full((n, width), 0.5, device=device, dtype=dtype) for n in (rows, width))
     ways = [lambda: linear(x, weight), *_packed_product(x, weight)]
     for way in ways:
@@ -321,14 +326,14 @@ def _linear_rates(device: str, dtype: torch.dtype, rows: int, width: int, budget
 
 
 def _packed_product(x: Tensor, weight: Tensor) -> list[Callable[[], Tensor]]:
-    """The product with the weights packed, where oneDNN packs them."""
+    """Return the product with the weights packed, in a list, or [] where oneDNN does not pack them."""
     if x.device.type != "cpu" or not packs(x.dtype):
         return []
     return [partial(packed_linear, x, pack(weight, len(x)))]
 
 
 def passes(work: Callable[[], object], device: str, budget: float) -> list[float]:
-    """Seconds of each pass: at least 3, then as many as fit, since a neighbour's burst may spoil some."""
+    """Time each pass in seconds: at least 3, then as many as fit, since a neighbour's burst may spoil some."""
     now = device_clock(torch.device(device))
     times = [seconds_of(work, now) for _ in range(3)]
     while sum(times) < budget and len(times) < MOST_PASSES:

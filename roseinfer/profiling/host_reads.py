@@ -41,7 +41,7 @@ TRUTH_BYTES, SHAPE_BYTES = 1, 8  # a bool; how many elements there are, an int64
 
 @dataclass
 class HostReads(HasFacts):
-    """by_call: what was called -> how often. nbytes: read in all."""
+    """Host reads of one step. by_call: what was called -> how often. nbytes: the bytes read in all."""
 
     by_call: Counter[str] = field(default_factory=Counter)
     nbytes: int = 0
@@ -59,7 +59,7 @@ class HostReads(HasFacts):
 
 
 def host_reads(run_step: Callable[[], object]) -> HostReads:
-    """Host reads in one call of `run_step`. It counts calls, so it is the same on any device, a CPU included.
+    """Count the host's reads in one call of `run_step`. It counts calls, so a CPU gives the same number as a GPU.
 
     Counted: values (tolist, item, int, float, bool, cpu), truths (torch.equal, `x in tensor`), and shapes that the
     device has to tell (nonzero, an index of booleans). Not counted: numpy(), which only a tensor of the CPU has, and
@@ -84,7 +84,7 @@ class _ReadCounter(TorchFunctionMode):
 
 
 def _bytes_read(func: Any, args: Any) -> int | None:
-    """None for what reads nothing."""
+    """Return the bytes that a call reads; None for a call that reads nothing."""
     if func in VALUES:
         return args[0].nbytes
     if func in TRUTHS:

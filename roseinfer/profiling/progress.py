@@ -58,7 +58,7 @@ class Progress:
         self._runs_done, self._runs_total = -1, runs_total
 
     def begin(self, phase: str, name: str, work: float = 1.0, repeat: int = -1) -> RunProgress:
-        """A run of so much work begins, and the one before it is over."""
+        """Report that a run of so much work begins, and that the one before it is over."""
         now = self._clock()
         if self._running:
             last, units = self._running

@@ -13,14 +13,16 @@ Thing = TypeVar("Thing")
 
 
 def tensors_of(*roots: Any, without: tuple[type, ...] = ()) -> list[Tensor]:
-    """Tensors that can be reached from the roots: in attributes, containers, partials, and what a function has closed
-    over. Not through modules, classes and a function's globals, which lead everywhere, nor through objects of the types
-    `without`. Each once."""
+    """List, once each, the tensors that the roots reach: by attributes, containers, partials and closures.
+
+    The search does not go through modules, classes and a function's globals, which lead everywhere, nor through objects
+    of the types `without`.
+    """
     return _things_of(Tensor, roots, without)
 
 
 def arrays_of(*roots: Any) -> list[np.ndarray]:
-    """NumPy arrays that can be reached in the same ways. Each once."""
+    """List, once each, the NumPy arrays that the roots reach in the same ways as tensors_of's tensors."""
     return _things_of(np.ndarray, roots)
 
 

@@ -1,4 +1,4 @@
-"""A check that a step can be captured as a CUDA graph. Found out on any device, from the operations that it dispatches.
+"""A check that a step can be captured as a CUDA graph, on any device, from the operations that the step dispatches.
 
 A graph plays back the same kernels on the same addresses. So a step may take from outside only what lies where it lay
 before (weights, pool, input buffers), must not make tensors of Python's values (they would stay what they were at the
@@ -23,7 +23,7 @@ FROM_PYTHON = "aten::lift_fresh"
 
 @dataclass
 class StepRecord:
-    """ops: operations in order, each with its arguments as a replay has to find them. violations: what forbids it."""
+    """A recorded step. ops: in order, with the arguments that a replay has to find. violations: what forbids a replay."""
 
     ops: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
@@ -65,8 +65,10 @@ class _CallRecorder(OperationMode):
 
 
 def record_step(run_step: Callable[[], Any], persistent: Iterable[Tensor]) -> StepRecord:
-    """Run `run_step` once. persistent: tensors that stay where they are from step to step; views of them count, too.
-    `reachable.tensors_of(model)` has those of a model, packed weights among them."""
+    """Run `run_step` once, and record it. persistent: tensors that stay where they are from step to step.
+
+    Views of these count, too. `reachable.tensors_of(model)` has those of a model, packed weights among them.
+    """
     recorder = _CallRecorder(persistent)
     with recorder, BelowDispatch(lambda what: recorder.record.violations.append(f"a step must not {what}")):
         run_step()
@@ -74,7 +76,7 @@ def record_step(run_step: Callable[[], Any], persistent: Iterable[Tensor]) -> St
 
 
 def replay_differences(first: StepRecord, second: StepRecord) -> list[str]:
-    """Differences of two steps that would have to be one graph; empty when either could be a replay of the other."""
+    """List the differences of two steps that would have to be one graph; empty when either could replay the other."""
     if len(first.ops) != len(second.ops):
         return [f"{len(first.ops)} operations, then {len(second.ops)}"]
     return [

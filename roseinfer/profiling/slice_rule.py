@@ -14,13 +14,13 @@ COLON_IS_FREE_FROM: Version = (2, 9)
 
 
 def torch_version() -> Version:
-    """(major, minor) of the torch that runs here."""
+    """Return (major, minor) of the torch that runs here."""
     major, minor = torch.__version__.split(".")[:2]
     return int(major), int(minor)
 
 
 def slice_dispatches(index: tuple[int | slice, ...], shape: tuple[int, ...], version: Version | None = None) -> int:
-    """aten::slice calls of `x[index]` for x of that shape. index: integers, and slices with step 1.
+    """Count the aten::slice calls of `x[index]` for x of that shape. index: integers, and slices with step 1.
 
     version: (major, minor) of torch, by default the one that runs here. Raises ValueError for more indices than
     dimensions, or a kind of index that this rule does not cover.

@@ -32,7 +32,7 @@ _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
 class span:
-    """`with span(name):` labels the enclosed code `name` in any torch.profiler trace.
+    """Label the code inside `with span(name):` as `name` in any torch.profiler trace.
 
     If ROSEINFER_NVTX=1 was set when Python started, a CUDA machine also pushes the name to NVTX, for Nsight Systems;
     otherwise NVTX is never called. Outside a profiler a span costs about a microsecond.

@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def model_spec(args: argparse.Namespace) -> str:
-    """The model that is asked for, or the stand-in for the post's checkpoint, which stderr then names."""
+    """Return the model that is asked for, or the stand-in for the post's checkpoint, which stderr then names."""
     spec = args.hf_model_id or args.checkpoint_path
     if Path(spec).name != POST_CHECKPOINT:
         return spec
@@ -79,7 +79,10 @@ def num_requests(args: argparse.Namespace) -> int:
 
 
 def workload(args: argparse.Namespace, spec: str, model: Model) -> Workload:
-    """spec: where the model's own tokenizer is. Raises ValueError for an empty prompt and a tokenizer not found."""
+    """Make the workload. spec: the model whose own tokenizer is used when no other is named.
+
+    Raises ValueError for an empty prompt and a tokenizer not found.
+    """
     params = SamplingParams(
         max_tokens=args.max_new_tokens,
         temperature=args.temperature if args.do_sample else 0.0,
@@ -92,7 +95,7 @@ def workload(args: argparse.Namespace, spec: str, model: Model) -> Workload:
 
 
 def encoding(tokenizer_name: str | None, spec: str, model: Model) -> Encode:
-    """The tokenizer's; random weights do without one, and without the one that was asked for if it cannot be loaded."""
+    """Return the tokenizer's encoding. With random weights, words as tokens if no tokenizer can be loaded."""
     try:
         tokenizer = load_tokenizer(tokenizer_name or spec)
     except ValueError as error:

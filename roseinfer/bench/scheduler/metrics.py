@@ -30,7 +30,7 @@ class Stat:
 
 
 def summarize(runs: Sequence[ServerRun]) -> list[Stat]:
-    """The posts' summary, in their order. TPOT is left out when no request has a second token."""
+    """Compute the posts' summary, in their order. TPOT is left out when no request has a second token."""
     of_each: list[tuple[str, str, Callable[[ServerRun], float | None]]] = [
         ("Decode time", "s", lambda run: run.decode_seconds),
         ("Total time", "s", lambda run: run.total_seconds),

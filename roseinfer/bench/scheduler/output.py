@@ -11,7 +11,7 @@ DIGITS = {"s": 6}  # of each unit's figures; others have two
 
 
 def run_figures(run: ServerRun) -> dict[str, int | float]:
-    """What is printed of one run, in its order: counts, then seconds, and tokens a second."""
+    """Return what is printed of one run, in its order: counts, then seconds, and tokens a second."""
     total_tokens = run.prompt_tokens + run.completion_tokens
     return {
         "Requests": len(run.requests),
@@ -27,7 +27,7 @@ def run_figures(run: ServerRun) -> dict[str, int | float]:
 
 
 def run_lines(run: ServerRun) -> list[str]:
-    """One run, as in post 000; ends with an empty line."""
+    """Return the lines of one run, as in post 000; the last one is empty."""
     return [f"=== {run.mode} ===", *(f"{name}: {_figure(name, value)}" for name, value in run_figures(run).items()), ""]
 
 
@@ -38,7 +38,7 @@ def _figure(name: str, value: int | float) -> str:
 
 
 def summary_lines(mode: str, warmup_runs: int, runs: Sequence[ServerRun]) -> list[str]:
-    """Several runs, as in post 004; ends with an empty line."""
+    """Return the lines of several runs, as in post 004; the last one is empty."""
     lines = [f"=== {mode} summary ===", f"Warmup runs: {warmup_runs}", f"Measured runs: {len(runs)}"]
     for stat in summarize(runs):
         digits = DIGITS.get(stat.unit, 2)

@@ -11,7 +11,7 @@ from roseinfer.planning.definitions import METRICS_BY_NAME
 
 @dataclass(frozen=True)
 class ServedStep:
-    """One step: seconds from its being put together to its sequences having their tokens.
+    """One step. seconds: from the scheduler's start to the moment when its sequences have their tokens.
 
     prompt_tokens: tokens of prompts that it computed, 0 in a decode step. context_lens: of each sequence that decodes
     in it, the tokens that its new token attends to, itself included.
@@ -41,21 +41,21 @@ class ServedRequest:
 
     @property
     def ttft(self) -> float:
-        """The posts': of its own work alone, without the queue."""
+        """Time to the first token as the posts define it: of the request's own work alone, without the queue."""
         return self.encode_seconds + self._value("ttft") - self._value("waiting_time")
 
     @property
     def tpot(self) -> float | None:
-        """None for a request of one token, which waited for no other."""
+        """Seconds per output token after the first one; None for a request of one token."""
         return self._value("tpot")
 
     @property
     def latency(self) -> float:
-        """The posts', without the queue as well."""
+        """Latency as the posts define it, without the queue as well."""
         return self.encode_seconds + self._value("e2e_latency") - self._value("waiting_time")
 
     def _value(self, metric: str) -> Any:
-        """As the engine defines it; None for a metric that this request has not."""
+        """Return a metric as the engine defines it; None for one that this request lacks."""
         return next(iter(METRICS_BY_NAME[metric].values(self.times)), None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class ServedRequest:
 
 @dataclass(frozen=True)
 class ServerRun:
-    """One run of one mode. requests in the order in which they came."""
+    """One run of one mode. requests: in the order in which they came."""
 
     mode: str
     requests: tuple[ServedRequest, ...]
@@ -79,7 +79,7 @@ class ServerRun:
 
     @property
     def decode_steps(self) -> list[ServedStep]:
-        """Those without a prompt in them."""
+        """The steps without a prompt in them."""
         return [step for step in self.steps if not step.prompt_tokens]
 
     @property
@@ -104,7 +104,7 @@ class ServerRun:
         return sum(len(request.output_ids) for request in self.requests)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: every raw time, in seconds by the run's clock."""
+        """Return the run for JSON: every raw time, in seconds by the run's clock."""
         return {
             "mode": self.mode,
             "requests": [request.to_dict() for request in self.requests],

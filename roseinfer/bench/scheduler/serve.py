@@ -1,5 +1,7 @@
-"""serve: one run of the benchmark. The engine's scheduler decides what is computed when, or for a stage
-generate.stream, the loop that drives any stage; this module gives them their requests and records what they do."""
+"""serve: one run of the benchmark on the engine's scheduler, or on a stage that generate.stream drives.
+
+They decide what is computed when; this module gives them their requests and records what they do.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +38,13 @@ class Server(Protocol):
     def has_work(self) -> bool: ...
 
     def add_all(self, seqs: list[Sequence]) -> list[SequenceTimes]:
-        """They all come now. Raises ValueError for one that can never fit."""
+        """Add all requests, which arrive now. Raises ValueError for one that can never fit."""
 
     def step(self) -> ServedStep: ...
 
 
 class EngineServer:
-    """The finished engine: its scheduler, its timestamps. Steps in turn, as the posts', so that their times add up."""
+    """The finished engine, with its scheduler and timestamps. Steps run in turn, as in the posts, so times add up."""
 
     def __init__(
         self, model: Model, places: int, num_blocks: int, clock: Clock, enforce_eager: bool, prefix_caching: bool
@@ -75,8 +77,7 @@ class EngineServer:
 
 
 class StageServer:
-    """A stage, which generate.stream drives: a request is prefilled when there is a place for it, and then all that
-    run decode."""
+    """A stage that generate.stream drives: each request is prefilled when there is a place, then all running ones decode."""
 
     def __init__(self, stage_class: type[Stage], model: Model, places: int, num_blocks: int, clock: Clock) -> None:
         self.driven = stage_class(model, num_blocks=num_blocks, block_size=BLOCK_SIZE, max_num_seqs=places)
@@ -96,7 +97,7 @@ class StageServer:
         return times
 
     def step(self) -> ServedStep:
-        """One call of the stage, and what stream does before and after it."""
+        """Call the stage once, and do what stream does before and after the call."""
         began = self.clock()
         next(self.tokens)
         ended = self.clock()
@@ -111,7 +112,7 @@ class StageServer:
 
 
 class WatchedStage:
-    """A stage that says what it was asked last. call: the sequences, and of a prefill the tokens of their prompts."""
+    """A stage that records its last call: the sequences, and for a prefill the tokens of their prompts."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -140,12 +141,12 @@ def serve(
     after_step: Callable[[Any], None] = lambda driven: None,
     clock: Clock = perf_counter,
 ) -> tuple[ServerRun, Trace | None]:
-    """One run of requests that all come at once, on a fresh stage, which is made before the clock starts.
+    """Serve requests that all come at once, on a fresh stage, which is made before the clock starts.
 
-    mode: how many run at a time: naive one, online max_batch_size, offline all of them. stage_class: EngineStage is
-    the engine with its own scheduler. profile: also a trace of three decode steps, after one that is not profiled and
-    two to warm up; what the profiler does between steps is in no time. prefix_caching: of the engine. after_step:
-    called with the stage, or the engine, after each decode step, in no time either.
+    mode: how many run at a time: naive one, online max_batch_size, offline all of them. stage_class: EngineStage is the
+    engine with its own scheduler. profile: also trace three decode steps, after one that is not profiled and two to
+    warm up; what the profiler does between steps is in no time. prefix_caching: of the engine. after_step: called with
+    the stage, or the engine, after each decode step, in no time either.
 
     Raises ValueError for an unknown mode, a request that can never fit, and a profile of fewer than six steps.
     """
@@ -164,7 +165,7 @@ def serve(
     steps: list[ServedStep] = []
 
     def decode_step() -> None:
-        """On to the end of the next decode step, or of everything."""
+        """Step on to the end of the next decode step, or of all work."""
         while server.has_work:
             steps.append(server.step())
             if not steps[-1].prompt_tokens:
@@ -193,7 +194,7 @@ def server_for(
 
 
 def profile_steps(decode_step: Callable[[], None], server: Server) -> Trace:
-    """The posts' schedule: wait for one step, warm up for two, record three."""
+    """Profile by the posts' schedule: wait for one step, warm up for two, record three."""
     done = 0
 
     def step() -> None:

@@ -13,8 +13,10 @@ Encode = Callable[[str], list[int]]
 
 @dataclass(frozen=True)
 class Workload:
-    """Requests that all arrive at once. prompts: texts, which `encode` turns into token ids when the run begins.
-    is_encoded: it was done before, and takes no time then."""
+    """Requests that all arrive at once. `encode` turns their prompts into token ids when the run begins.
+
+    is_encoded: the prompts were encoded before, and take no time in the run.
+    """
 
     prompts: tuple[str, ...]
     encode: Encode
@@ -27,7 +29,7 @@ class Workload:
 
 
 def make_workload(prompts: Sequence[str], encode: Encode, params: SamplingParams, pretok: bool = False) -> Workload:
-    """pretok: encode every prompt now, so that no run's time holds the tokenizer's.
+    """Make a workload. pretok: encode every prompt now, so that no run's time includes the tokenizer's.
 
     Raises ValueError for no prompts, and for one without a token.
     """
@@ -41,5 +43,5 @@ def make_workload(prompts: Sequence[str], encode: Encode, params: SamplingParams
 
 
 def words_as_tokens(vocab_size: int) -> Encode:
-    """An encoding for random weights, which have no tokenizer: each word is one token, the same one every time."""
+    """Make an encoding for random weights, which have no tokenizer: each word is one token, always the same one."""
     return lambda text: [zlib.crc32(word.encode()) % vocab_size for word in text.split()]

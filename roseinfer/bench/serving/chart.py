@@ -16,8 +16,10 @@ PANELS = {"TTFT": "TTFT (ms)", "whole answer": "whole answer (ms)"}
 
 
 def serving_chart(result: ServingResult) -> Chart:
-    """A panel for each of PANELS; a point is a request, and its colour says how that ended. Of more than MOST_DRAWN
-    requests every second one is drawn, or every third, and so on, which the title says."""
+    """Draw a panel for each of PANELS; a point is a request, and its colour says how that ended.
+
+    With more than MOST_DRAWN requests every second one is drawn, or every third, and so on, which the title says.
+    """
     import altair as alt
     import pandas as pd
 

@@ -21,8 +21,11 @@ ANSWER_SECONDS = 600  # for one answer, before it counts as failed
 
 @dataclass(frozen=True)
 class Target:
-    """A server. url: such as http://127.0.0.1:8835. stream: whether answers are asked for chunk by chunk. dialect: that
-    it speaks. keep_alive: whether a connection serves one request after another."""
+    """A server. url: such as http://127.0.0.1:8835. dialect: the one that it speaks.
+
+    stream: whether answers are asked for chunk by chunk. keep_alive: whether a connection serves one request after
+    another.
+    """
 
     url: str
     model: str
@@ -39,10 +42,12 @@ class Target:
 
 @dataclass
 class Outcome:
-    """What came of a request, in seconds after the start of the load. arrival: by the plan; in a closed loop, when its
-    turn came. sent: it was; later only where the client itself is late. chunks: when each part of the answer came.
-    num_tokens: as the server counts them. status: of HTTP, None without an answer. how: COMPLETE, CANCELLED, REFUSED
-    (4xx) or FAILED."""
+    """What came of a request, in seconds after the start of the load.
+
+    arrival: by the plan; in a closed loop, when its turn came. sent: later than that only where the client itself is
+    late. chunks: when each part of the answer came. num_tokens: as the server counts them. status: of HTTP, None
+    without an answer. how: COMPLETE, CANCELLED, REFUSED (4xx) or FAILED.
+    """
 
     arrival: float
     sent: float
@@ -56,7 +61,7 @@ class Outcome:
 
 
 async def ask_models(url: str, api_key: str | None) -> dict[str, Any]:
-    """The first model of a server, as /v1/models tells it. Raises ValueError where that gives none."""
+    """Return the first model that a server lists in /v1/models. Raises ValueError where it lists none."""
     target = Target(url, "", api_key)
     try:
         async with aiohttp.ClientSession(headers=target.headers) as client, client.get(f"{url}/v1/models") as answer:
@@ -74,10 +79,10 @@ async def load(
     on_end: Callable[[Outcome], object] = lambda _: None,
     clients: int | None = None,
 ) -> list[Outcome]:
-    """Send each request at its time, and wait for all answers; in the order of the plan. on_end: called after each.
+    """Send each request at its time, and wait for all answers; return outcomes in the order of the plan.
 
     clients: None for an open loop. A number is a closed loop of so many clients, each of which sends its next request
-    when its last one has ended; the plan's times do not count then.
+    when its last one has ended; the plan's times do not count then. on_end: called after each answer.
     """
     connector = aiohttp.TCPConnector(limit=0, force_close=not target.keep_alive)
     timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
@@ -145,7 +150,7 @@ async def _exchange(
 
 
 async def _read_stream(answer: aiohttp.ClientResponse, dialect: Dialect, outcome: Outcome, start: float) -> None:
-    """Times first: parsing is left to the end of the answer, as it takes time that other answers' chunks need."""
+    """Read a streamed answer: note the times first, and parse at the end, so that parsing delays no other chunks."""
     parts: list[tuple[float, bytes]] = []
     rest = b""
     async for data in answer.content.iter_any():

@@ -106,7 +106,7 @@ def contest(
 
 
 def loaded_row(name: str, target: Target, plan: List[Planned], clients: int | None, limits: Limits) -> dict[str, Any]:
-    """What one load found. Raises ContenderFailed for an answer that failed, or has other than the tokens asked for."""
+    """Load a server once. Raises ContenderFailed for an answer that failed, or has other than the tokens asked for."""
     outcomes = asyncio.run(load(target, plan, clients=clients))
     for sent, one in zip(plan, outcomes, strict=True):
         check_answer(name, sent, one)
@@ -163,7 +163,7 @@ class ContestResult(MachineResult):
         return notes
 
     def ratio(self, figure: str) -> str:
-        """A sentence: the first server against the second one."""
+        """Compare the first server with the second one in a sentence."""
         first, second = self.rows
         runs = {row["name"]: [one[figure] for one in self.samples if one["name"] == row["name"]] for row in self.rows}
         name = "tokens per second" if figure == "tokens_per_second" else "good requests per second"
@@ -175,7 +175,7 @@ class ContestResult(MachineResult):
 
 
 def contest_row(name: str, samples: List[Mapping[str, Any]]) -> dict[str, Any]:
-    """Medians over the runs of a server."""
+    """Make the row of a server: medians over its runs."""
     row: dict[str, Any] = {"name": name, "requests": samples[0]["requests"]}
     for figure in FIGURES:
         row |= spread(figure, [one[figure] for one in samples])

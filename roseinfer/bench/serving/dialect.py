@@ -14,8 +14,11 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Said:
-    """What a body, or an event of a stream, tells. is_part: it belongs to the answer, if only tokens without a text.
-    num_tokens: of the whole answer, where it says that. is_last: nothing comes after it."""
+    """What one JSON body, or one event of a stream, tells.
+
+    is_part: it belongs to the answer, even if it has only tokens without a text. num_tokens: of the whole answer, where
+    it says that. is_last: nothing comes after it.
+    """
 
     text: str = ""
     is_part: bool = False
@@ -26,15 +29,17 @@ class Said:
 
 @dataclass(frozen=True)
 class Dialect:
-    """path: where requests are posted. body(model, planned, stream): a request. read(found): what a JSON value says.
-    A stream ends with the event `[DONE]`, or with one that is_last."""
+    """How a kind of server is asked, and read. A stream ends with the event `[DONE]`, or with one that is_last.
+
+    path: where requests are posted. body(model, planned, stream): makes a request. read(found): reads a JSON value.
+    """
 
     path: str
     body: Callable[[str, Planned, bool], Json]
     read: Callable[[Json], Said]
 
     def encoded(self, model: str, planned: Planned, stream: bool) -> bytes:
-        """The body as it is sent; of a malformed request its own."""
+        """Return the bytes to send: the request's JSON, or the wrong body of a malformed request."""
         if planned.malformed is not None:
             return planned.malformed
         return json.dumps(self.body(model, planned, stream)).encode()

@@ -13,8 +13,11 @@ MALFORMED = (b"{", b'{"prompt": 3}', b'{"prompt": "a", "max_tokens": 0}', b'{"pr
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A request that is sent `seconds` after the start. gone_after: seconds after which its client closes the
-    connection, None for a client that stays. malformed: a body that no server takes, in place of the request."""
+    """A request that is sent `seconds` after the start.
+
+    gone_after: seconds after which its client closes the connection, None for a client that stays. malformed: a body
+    that no server accepts, sent in place of the request.
+    """
 
     seconds: float
     prompt: list[int]
@@ -34,10 +37,10 @@ def plan_of(
     malformed: float = 0.0,
     seed: int = 0,
 ) -> list[Planned]:
-    """rate * seconds requests, a Poisson process of `rate` a second, with prompts of random token ids.
+    """Plan rate * seconds requests, a Poisson process of `rate` a second, with prompts of random token ids.
 
-    cancelled, malformed: shares of them whose client goes away at a random moment of the first second, and whose body
-    is wrong. Raises ValueError for a bad value.
+    cancelled: the share of them whose client goes away at a random moment of the first second. malformed: the share
+    whose body is wrong. Raises ValueError for a bad value.
     """
     for name, share in (("cancelled", cancelled), ("malformed", malformed)):
         if not 0 <= share <= 1:

@@ -32,7 +32,7 @@ DEFINITIONS = {
 
 @dataclass(frozen=True)
 class Limits:
-    """Milliseconds that a good answer's TTFT and TPOT may have."""
+    """The most milliseconds of TTFT and of TPOT that a good answer may have."""
 
     ttft_ms: float
     itl_ms: float
@@ -60,10 +60,13 @@ def tpot_of(outcome: Outcome) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class ServingResult(MachineResult):
-    """rows: one, of the whole load: how many requests ended how, rates a second, and times in seconds. samples: every
+    """What a load found out about a server.
+
+    rows: one, of the whole load: how many requests ended how, rates a second, and times in seconds. samples: every
     Outcome, without its text. definitions: what each number means. tokens: what a comparison with the offline engine
-    found, None where it was not asked for. memory: seconds and the server's resident bytes then; [] of a server that
-    does not tell them."""
+    found, None where it was not asked for. memory: pairs of seconds and the server's resident bytes then; [] where the
+    server does not tell them.
+    """
 
     SHORT: ClassVar = ("requests", COMPLETE, "requests_per_second", "tokens_per_second", "goodput", "ttft", "itl")
 
@@ -82,7 +85,7 @@ class ServingResult(MachineResult):
         host: dict[str, Any],
         memory: List[tuple[float, int]] = (),
     ) -> ServingResult:
-        """host: see describe_host. memory: of the server, see server_memory."""
+        """Make the result of a load. host: see describe_host. memory: of the server, see server_memory."""
         samples = [{name: value for name, value in asdict(one).items() if name != "text"} for one in outcomes]
         return cls(
             arguments=arguments,
@@ -150,13 +153,13 @@ def row_of(plan: List[Planned], outcomes: List[Outcome], limits: Limits) -> dict
 
 
 def stats_of(values: Iterable[float | None]) -> dict[str, float] | None:
-    """p50, p90, p99 and max; None of no value."""
+    """Compute p50, p90, p99 and max; each is None without any value."""
     found = sorted(value for value in values if value is not None)
     return {f"p{p}": percentile(found, p) for p in PERCENTILES} | {"max": found[-1]} if found else None
 
 
 def arrivals_text(arguments: Mapping[str, Any]) -> str:
-    """How requests come: by the clock, or from clients that wait for their answers."""
+    """Say how requests come: by the clock, or from clients that wait for their answers."""
     if clients := arguments["clients"]:
         return f"closed loop of {counted(clients, 'client')}"
     return f"{arguments['rate']:g} requests/s for {arguments['seconds']:g} s, open loop"

@@ -39,11 +39,7 @@ def loaded(
     seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> ServingResult:
-    """Load a server at url. verify: the spec of a model to compare the answers with; clients: see load; see plan_of for
-    the others.
-
-    Raises ValueError for a bad value and where no server answers, TokensDiffer for wrong answers.
-    """
+    """Load the server at url. verify: spec of a model to compare the answers with. clients: see load. Others: plan_of."""
     require_positive("rate", rate)
     require_positive("seconds", seconds)
     if clients is not None:

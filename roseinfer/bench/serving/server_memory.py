@@ -20,7 +20,7 @@ RESIDENT = re.compile(r"^process_resident_memory_bytes (\S+)$", re.MULTILINE)
 async def watched(url: str, load: Coroutine[Any, Any, T]) -> tuple[T, list[Sample]]:
     """Await a load, and sample the server's memory before it, every second, and after it.
 
-    No samples of a server that does not tell it.
+    There are no samples of a server that does not tell its memory.
     """
     samples: list[Sample] = []
     start = perf_counter()
@@ -48,7 +48,7 @@ async def watched(url: str, load: Coroutine[Any, Any, T]) -> tuple[T, list[Sampl
 
 
 async def resident_bytes(client: aiohttp.ClientSession, url: str) -> int | None:
-    """None where the server does not tell it."""
+    """Read a server's resident bytes from its /metrics; None where it does not tell them."""
     try:
         async with client.get(f"{url}/metrics") as answer:
             found = RESIDENT.search(await answer.text())

@@ -21,18 +21,18 @@ HOST = "127.0.0.1"
 
 
 def free_port() -> int:
-    """A port of this machine at which nothing listens now."""
+    """Find a port of this machine at which nothing listens now."""
     with socket.socket() as listening:
         listening.bind((HOST, 0))
         return int(listening.getsockname()[1])
 
 
 class ServerProcess:
-    """name: for errors. command(port): what is run. environment: of the process; this one's when None. It is ready when
-    GET /health answers 200.
+    """A server in its own process, ready when GET /health answers 200. The end of this process ends it, too.
 
-    Raises ContenderFailed, with the last line that the process printed, where it ends before that. Close it, or use it
-    as a context manager; the end of this process ends it, too.
+    name: for errors. command(port): what is run. environment: of the process; this one's when None. Raises
+    ContenderFailed, with the last line that the process printed, where it ends before it is ready. Close it, or use it
+    as a context manager.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ServerProcess:
         return self.process.poll() is None
 
     def close(self) -> None:
-        """End the process: asked first, then killed. More than once is no error."""
+        """End the process: ask it first, then kill it. A second call does nothing."""
         atexit.unregister(self.close)
         if self.is_running:
             self.process.terminate()
@@ -101,10 +101,10 @@ class ServerProcess:
 
 
 def engine_command(model: str, *flags: str) -> Callable[[int], List[str]]:
-    """The command of `roseinfer serve`, for a ServerProcess. flags: further ones, as typed."""
+    """Make the command of `roseinfer serve` for a ServerProcess. flags: further ones, as typed."""
     return lambda port: [sys.executable, "-m", "roseinfer", "serve", model, "--port", str(port), *flags]
 
 
 def without_settings_of_ours(prefixes: tuple[str, ...]) -> dict[str, str]:
-    """This process's environment, without variables that begin so."""
+    """Copy this process's environment without the variables that begin with one of the prefixes."""
     return {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}

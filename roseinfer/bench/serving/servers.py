@@ -30,8 +30,10 @@ BLOCK_SIZE = 16
 
 @dataclass(frozen=True)
 class ContestSetting:
-    """spec: as load_model takes it. slots: requests that run at a time. most_tokens: of the longest, prompt and
-    output. most_queued: requests that may wait."""
+    """What the servers of a contest have in common. spec: as load_model takes it. slots: requests that run at a time.
+
+    most_tokens: prompt and output of the longest one. most_queued: requests that may wait.
+    """
 
     spec: str
     precision: str
@@ -41,14 +43,13 @@ class ContestSetting:
 
 
 def why_no_llama_server() -> str | None:
-    """None once `make peers` has been run to its end."""
+    """Say why llama.cpp's server cannot run; None once `make peers` has been run to its end."""
     return None if LLAMA_SERVER.is_file() else "llama-server is not there: `make peers` compiles it"
 
 
 @contextmanager
 def started(names: List[str], setting: ContestSetting, model: Model) -> Iterator[dict[str, Target]]:
-    """Yield where each of the servers answers, until the block ends. model: the one that setting.spec names. Raises
-    ContenderFailed."""
+    """Yield where each server answers, until the block ends. model: setting.spec's. Raises ContenderFailed."""
     with ExitStack() as stack:
         start = {
             "engine": lambda: start_engine(setting, stack),
@@ -89,7 +90,7 @@ def start_llama(setting: ContestSetting, model: Model, stack: ExitStack) -> Targ
 
 
 def llama_command(setting: ContestSetting, path: Path, threads: int) -> Callable[[int], List[str]]:
-    """The command of llama.cpp's server, for a ServerProcess: each slot has room for the longest request."""
+    """Make the command of llama.cpp's server for a ServerProcess: each slot has room for the longest request."""
     cache = KV_CACHE[setting.precision]
     flags = {
         "model": path,

@@ -111,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Raises ValueError for a bad argument, and what the benchmarks raise."""
+    """Run a benchmark. Raises ValueError for a bad argument, and what the benchmarks raise."""
     if "output" in args:  # not where no benchmark is named, nor for a server
         check_output(args)
     args.benchmark(args)
@@ -137,7 +137,7 @@ def show(
 
 
 def recorded_race(path: Path) -> OfflineResult:
-    """Raises ValueError for a file that `--output` did not write."""
+    """Read a race that `--output` wrote. Raises ValueError for any other file."""
     from roseinfer.bench.offline import OfflineResult
 
     try:
@@ -174,7 +174,7 @@ def raced(s: Offline, chart: Any) -> OfflineResult:
 
 
 def drafting(s: Offline) -> dict[str, Any] | None:
-    """What LLM takes. Raises ValueError for a draft model that no method asks."""
+    """Return LLM's speculative argument, or None. Raises ValueError for a draft model that no method asks."""
     if s.draft_model is not None and s.speculative != "draft_model":
         raise ValueError(
             f"--draft-model {s.draft_model}: --speculative must name the method with a model, got {s.speculative}"
@@ -189,7 +189,7 @@ def drafting(s: Offline) -> dict[str, Any] | None:
 
 
 def checked_device(flag: str, num_seqs: int, num_tokens: int, s: Any, dtype: str) -> str:
-    """The device of the settings, or the best one. Raises ValueError, naming the flag, where an engine does not fit."""
+    """Return the device to use. Raises ValueError, naming the flag, where an engine does not fit it."""
     from roseinfer.cli.memory_check import require_memory
 
     device = device_or_best(s.device)
@@ -198,13 +198,13 @@ def checked_device(flag: str, num_seqs: int, num_tokens: int, s: Any, dtype: str
 
 
 def keywords_of(call: Callable[..., object], s: Any) -> dict[str, Any]:
-    """The keywords of a call that are fields of the settings."""
+    """Collect the keywords of a call that are fields of the settings."""
     taken = inspect.signature(call).parameters
     return {field.name: getattr(s, field.name) for field in fields(s) if field.name in taken}
 
 
 def measured(benchmark: Callable[..., T], s: Any, **others: Any) -> T:
-    """Run a benchmark on its settings, with progress. others: keywords that the settings do not have as they are."""
+    """Run a benchmark on its settings, with progress. others: keywords that the settings lack in that form."""
     with shown_progress() as on_progress:
         return benchmark(s.model, on_progress=on_progress, **(keywords_of(benchmark, s) | others))
 
@@ -253,7 +253,7 @@ def serve(args: argparse.Namespace) -> None:
 
 
 def changed_flags(s: Serve, names: List[str]) -> Iterator[tuple[str, object]]:
-    """Those of names whose values are not the defaults."""
+    """Yield the names, with their values, of those settings that differ from the defaults."""
     default = Serve()
     yield from ((name, value) for name in names if (value := getattr(s, name)) != getattr(default, name))
 
@@ -278,7 +278,7 @@ def serve_contest(args: argparse.Namespace, s: Serve) -> None:
 
 
 def num_requests(s: Online) -> int:
-    """The share of --requests that --scale asks for. Raises ValueError."""
+    """Compute how many of --requests are sent under --scale. Raises ValueError for a bad count or scale."""
     from roseinfer.arguments import require_positive
     from roseinfer.arrivals import MOST_REQUESTS
 

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def check_model_has_one(model: str) -> None:
-    """Raises ValueError for a model without a chat template, before it is loaded."""
+    """Raise ValueError for a model without a chat template, before it is loaded."""
     from roseinfer.llm.chat import NoChatTemplate, require_template
 
     try:
@@ -79,12 +79,14 @@ class Chat:
         self.begin()
 
     def begin(self) -> None:
-        """Forget what was said."""
+        """Begin a new conversation: forget what was said."""
         self.said: list[dict[str, Any]] = []
 
     def answer(self, line: str) -> None:
-        """Show the answer to a line, and keep both, the part of an answer that was broken off, too. A line that cannot
-        be answered costs a message on stderr, and is forgotten."""
+        """Show the answer to a line, and keep both, even if the answer was broken off.
+
+        A line that cannot be answered costs a message on stderr, and is forgotten.
+        """
         self.said.append({"role": "user", "content": line})
         try:
             output = show_as_it_grows(self.llm, self._prompt_ids(), self.params)
@@ -95,8 +97,10 @@ class Chat:
         self.said.append({"role": "assistant", "content": output.outputs[0].text})
 
     def _prompt_ids(self) -> list[int]:
-        """The conversation as tokens, without its oldest messages where it is too long. Its last message alone may
-        still be too long for the model."""
+        """Encode the conversation, without its oldest messages where it is too long.
+
+        Its last message alone may still be too long for the model.
+        """
         while True:
             text = self.llm.template_for(self.template).render(self.system + self.said, chat_template=self.template)
             token_ids = self.llm.prompt_ids(text, add_special_tokens=False)
@@ -106,8 +110,10 @@ class Chat:
 
 
 def next_line() -> str | None:
-    """A line that was typed, without spaces around it; None at the end. Ctrl-C clears the line, and twice in a row it
-    ends the program."""
+    """Read a typed line, without spaces around it; None at the end.
+
+    Ctrl-C clears the line, and a second Ctrl-C ends the program.
+    """
     from roseinfer.engine.interrupts import handled_by
 
     num_pressed = 0

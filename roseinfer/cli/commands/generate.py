@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def how_it_went(output: RequestOutput) -> str:
-    """ "9 tokens in 0.12 s (75 tok/s), ended by: length"."""
+    """Say how it went: "9 tokens in 0.12 s (75 tok/s), ended by: length"."""
     [sample], times = output.outputs, output.metrics
     assert times and times.finished_time, "it has ended"
     num_tokens, seconds = len(sample.token_ids), times.finished_time - times.arrival_time
@@ -63,5 +63,5 @@ def how_it_went(output: RequestOutput) -> str:
 
 
 def whole(output: RequestOutput) -> str:
-    """What came of it as JSON."""
+    """Return the whole output as JSON."""
     return json.dumps(asdict(output), ensure_ascii=True, indent=2) + "\n"

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Raises ValueError for a bad argument, and what bench.ladder raises."""
+    """Run the race. Raises ValueError for a bad argument, and what bench.ladder raises."""
     check_output(args)
     result = raced(args)
     from roseinfer.display.text_table import terminal_width

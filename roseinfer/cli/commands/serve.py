@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Raises ValueError for a bad argument, and OSError for an address that cannot be listened at."""
+    """Start the server. Raises ValueError for a bad argument, OSError for an address that cannot be listened at."""
     from roseinfer.server.run import Serving, serve
 
     config = config_of(args.config)
@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def check_replicas(num_replicas: int, server: dict[str, Any], engine: dict[str, Any]) -> None:
-    """Raises ValueError for what does not go together with replicas on Ray Serve."""
+    """Raise ValueError for settings that do not go together with replicas on Ray Serve."""
     require_count("--replicas", num_replicas, at_least=1, at_most=MOST_REPLICAS)
     for name in OF_CONNECTIONS:
         if name in server:
@@ -143,8 +143,7 @@ def check_engine(model: str, engine: dict[str, Any]) -> None:
 def serve_on_ray(
     serving: Serving, settings: ServerSettings, num_replicas: int, engine: dict[str, Any], header: str | None
 ) -> None:
-    """Raises ValueError for a header that is no name of one, and without the extra [scale]; Failed for replicas that do
-    not start."""
+    """Serve on Ray. Raises ValueError for a bad header and without the extra [scale], Failed if replicas do not start."""
     if header is not None and not re.fullmatch(r"[A-Za-z0-9-]+", header):
         raise ValueError(f"--affinity-header must be of letters, digits and -, got {header!r}")
     if not find_spec("ray"):
@@ -172,7 +171,7 @@ def config_of(path: Path | None) -> ConfigFile:
 
 
 def loader(model: str, settings: dict[str, Any], vocab_size: int | None) -> Callable[[], LLM]:
-    """Loads the model. Raises ValueError for settings that it cannot have."""
+    """Make a function that loads the model. It raises ValueError for settings that the model cannot have."""
 
     def load() -> LLM:
         from roseinfer.llm.llm import LLM

@@ -57,7 +57,7 @@ LINK_US = 2.0  # an assumption: about what NCCL takes for a small message betwee
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """Requests that are drawn. None of these flags is given with those of a trace."""
+    """Requests that are drawn at random. None of these flags goes with those of a trace."""
 
     num_requests: int = flag(
         1000, "how many; 1000, and 64 with --validate, when not given", name="--requests", optional=True
@@ -118,7 +118,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Raises ValueError for a bad argument."""
+    """Simulate or validate. Raises ValueError for a bad argument, Failed where a validation is off."""
     check_output(args)
     refuse_unused(args)
     result: Any = validated(args) if args.validate else simulated(args)
@@ -135,7 +135,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def refuse_unused(args: argparse.Namespace) -> None:
-    """Raises ValueError for an argument that would change nothing."""
+    """Raise ValueError for an argument that would change nothing."""
     unused: dict[str, tuple[str, ...]] = {
         "--cost": (*MEASURED, *FLOOR, *LINK, "dtype"),
         "--floor": MEASURED,
@@ -180,7 +180,7 @@ def simulated(args: argparse.Namespace) -> Simulation:
 
 
 def link_of(args: argparse.Namespace, shapes: List[ClusterShape]) -> Link | None:
-    """The link between GPUs. Raises ValueError where shapes need one that is not given, or the other way round."""
+    """Return the link between GPUs. Raises ValueError where shapes need one that is not given, or the other way round."""
     from roseinfer.simulator import Link
 
     across = [shape.label for shape in shapes if shape.shards > 1 or shape.num_prefill]
@@ -275,6 +275,6 @@ def provenance(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def arguments_of(args: argparse.Namespace, drawn: Drawn) -> dict[str, Any]:
-    """The arguments of the requests, which the result cannot know."""
+    """Return the arguments of the requests, which the result cannot know."""
     typed = as_typed(drawn)
     return (dict.fromkeys(typed) if args.trace else typed) | {"trace": args.trace and str(args.trace)}

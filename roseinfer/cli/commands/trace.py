@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Raises ValueError for a bad argument, a query included; Failed for a file that is no trace."""
+    """Show a trace. Raises ValueError for a bad argument, a query included; Failed for a file that is no trace."""
     require_named("--ops", args.ops)
     require_named("--sql-file", args.sql_file)
     query = asked_query(args)
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def asked_query(args: argparse.Namespace) -> str | None:
-    """Raises FileNotFoundError, and ValueError if the file is not text."""
+    """Return the query that was asked, or None. Raises ValueError for a file that is missing or is not text."""
     if STDIN in (args.sql, args.sql_file):
         return sys.stdin.read()
     if args.sql_file is None:
@@ -100,7 +100,7 @@ def check_picture(path: Path | None) -> None:
 
 
 def load(path: Path) -> Trace:
-    """The trace; of a file that breaks off, with a warning, what is whole. Raises what Trace.load raises."""
+    """Load a trace, or with a warning the whole events of a file that breaks off. Raises what Trace.load raises."""
     from roseinfer.profiling import Trace
     from roseinfer.profiling.traces.broken_trace import read_whole_events
     from roseinfer.profiling.traces.chrome import BrokenFile
@@ -139,8 +139,7 @@ def sections(trace: Trace, args: argparse.Namespace, query: str | None) -> Itera
 
 
 def unless_interrupted(ask: Callable[[], list[str]]) -> list[str]:
-    """Return or raise what `ask` does. It runs beside this thread, which Ctrl-C can end at once: DuckDB may not look up
-    for minutes."""
+    """Return or raise what `ask` does, on another thread, so that Ctrl-C can end this one: DuckDB may be busy for minutes."""
     answer: Future[list[str]] = Future()
 
     def run() -> None:

@@ -22,7 +22,7 @@ class Column(NamedTuple):
 
 
 def coverage(slices: Sequence[Slice | Gap], start: int, end: int, num_columns: int) -> list[Column]:
-    """start..end in columns of the same width, without those that no slice touches. Time in two slices counts once."""
+    """Divide start..end into columns of equal width, without those that no slice touches. Overlaps count once."""
     edges = [start + (end - start) * i // num_columns for i in range(num_columns + 1)]
     times: dict[int, Counter[str]] = defaultdict(Counter)
     covered = start

@@ -27,7 +27,7 @@ class Gap(NamedTuple):
 
 
 def find_gaps(busy: Iterable[Slice], host: Sequence[Slice], start: int, end: int) -> list[Gap]:
-    """The parts of start..end that no slice of `busy` covers, in time order.
+    """Find the parts of start..end that no slice of `busy` covers, in time order.
 
     host: events of one thread, in time order, enclosing ones first; each gap is named after one of them.
     """

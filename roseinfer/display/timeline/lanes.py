@@ -24,7 +24,7 @@ class Lane(NamedTuple):
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
-    """The last parts of each name, as few as tell it from the others: roseinfer.kv.append_token -> append_token."""
+    """Shorten names to the fewest last parts that tell them apart: roseinfer.kv.append_token -> append_token."""
     names = list(dict.fromkeys(names))
     short: dict[str, str] = {}
     left, parts = names, 1
@@ -40,7 +40,7 @@ def last_parts(name: str, parts: int) -> str:
 
 
 def nesting(slices: Iterable[Slice]) -> list[tuple[Slice, int]]:
-    """Each slice with its depth among those given on its thread; given in time order, enclosing ones first."""
+    """Yield each slice with its depth among the given ones of its thread; they come in time order, enclosing ones first."""
     open_slices: dict[tuple[int | None, int | None], list[Slice]] = {}
     nested = []
     for event in slices:
@@ -53,7 +53,7 @@ def nesting(slices: Iterable[Slice]) -> list[tuple[Slice, int]]:
 
 
 def host_lanes(window: Sequence[Slice], prefix: str) -> list[Lane]:
-    """Per thread with spans: a lane for each depth of spans, and one for the outermost aten ops."""
+    """Make the lanes of each thread with spans: one for each depth of spans, and one for the outermost aten ops."""
     spans = [e for e in window if e.cat == HOST_SPAN and e.name.startswith(prefix)]
     threads = list(dict.fromkeys((e.pid, e.tid) for e in spans))
     lanes = []
@@ -69,7 +69,7 @@ def host_lanes(window: Sequence[Slice], prefix: str) -> list[Lane]:
 
 
 def device_lanes(window: Sequence[Slice], prefix: str) -> list[Lane]:
-    """Per stream with work: its spans, then its kernels and copies."""
+    """Make the lanes of each stream with work: its spans, then its kernels and copies."""
     work = [e for e in window if e.cat in DEVICE_WORK]
     streams = sorted({(e.pid, e.tid) for e in work}, key=str)
     lanes = []
