@@ -79,7 +79,7 @@ register(
 
 
 def _near_multiples(rng: Random, num_rows: int, width: int, group: int) -> Tensor:
-    """[num_rows, width] float32; the largest of each `group` values of a row is 127 times its scale, + or -."""
+    """Draw [num_rows, width] float32: the largest of each `group` values of a row is 127 times their scale, + or -."""
     generator = torch.Generator().manual_seed(rng.randrange(2**31))
     draw_ints = partial(torch.randint, generator=generator)
     values = draw_ints(-126, 127, (num_rows, width)) + 0.7 * (torch.rand(num_rows, width, generator=generator) - 0.5)
@@ -115,7 +115,7 @@ def _part(function: Callable[[Tensor], tuple[Tensor, Tensor]], index: int) -> Ca
 
 
 def _with_scale(scale_of: Callable[[Tensor], Tensor], rounded: Callable[[Tensor], Tensor] = torch.round) -> Callable:
-    """A quantize whose scales are those, of a shape that divides weight."""
+    """Make a quantize that uses the scales of `scale_of`, whose shape broadcasts to the weight's."""
 
     def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
         scales = scale_of(weight)
@@ -169,7 +169,7 @@ register(
 
 
 def grouped_product(x: Tensor, values: Tensor, scales: Tensor, group: int = GROUP) -> Tensor:
-    """x in 8 bits, a scale for each `group` values of a row, times values * scales; in float64, to float32."""
+    """Round x to 8 bits, one scale for each `group` values of a row; multiply it by values * scales in float64."""
     rounded = torch.cat([_rounded(part) for part in x.double().split(group, dim=1)], dim=1)
     return (rounded @ values.double().T * scales.double()).float()
 
@@ -180,7 +180,7 @@ def _rounded(x: Tensor) -> Tensor:
 
 
 def _in_steps(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Each row in whole steps, and the step, 127 of which are the row's largest value."""
+    """Divide each row into whole steps, and return them and the step: 127 steps are the row's largest value."""
     step = _largest(x) / 127
     return (x / torch.where(step > 0, step, 1.0)).round(), step
 
@@ -197,7 +197,7 @@ def _multiply_with(answer: Callable[..., object], *given: Tensor) -> object:
 
 
 def _int8_sums(x: Tensor, values: Tensor, scales: Tensor) -> Tensor:
-    """Sums that wrap as int8 does."""
+    """Multiply with sums that wrap around as int8 does."""
     total = torch.zeros(len(x), len(values))
     for part, columns in zip(x.split(GROUP, 1), values.split(GROUP, 1), strict=True):
         whole, scale = _in_steps(part)
@@ -207,7 +207,7 @@ def _int8_sums(x: Tensor, values: Tensor, scales: Tensor) -> Tensor:
 
 
 def _first_scale(x: Tensor, values: Tensor, scales: Tensor) -> Tensor:
-    """Round each group by its own scale, and multiply all by the first one's."""
+    """Round each group by its own scale, but multiply all groups by the scale of the first one."""
     return _steps_alone(x) * (_largest(x[:, :GROUP]) / 127) @ (values * scales[:, None]).T
 
 
@@ -300,7 +300,7 @@ MOST_ERROR = 0.1
 
 
 def _products(model: Model) -> list[tuple[str, nn.Module, int]]:
-    """The layers that stand where the caller's model has matrices: name, layer, rows of the matrix."""
+    """List (name, layer, rows of the matrix) of the layers that stand where the caller's model has matrices."""
     plain = empty_model(model.config).named_modules()
     rows = {name: module.out_features for name, module in plain if isinstance(module, nn.Linear)}
     rows["lm_head"] = model.config.vocab_size

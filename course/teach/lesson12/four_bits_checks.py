@@ -17,12 +17,12 @@ Pair = tuple[Tensor, Tensor]
 
 
 def packed_groups(weight: Tensor, group: int) -> Pair:
-    """(packed, scales) as the exercise asks for them."""
+    """Compute (packed, scales) as the exercise asks for them."""
     return pack_with(weight, group, signed_largest)
 
 
 def signed_largest(groups: Tensor) -> Tensor:
-    """[rows, groups, 1]: the scale with which the value that is largest without its sign becomes -8."""
+    """Return the scales [rows, groups, 1] with which the value of the largest absolute value in a group becomes -8."""
     return groups.gather(2, groups.abs().argmax(2, keepdim=True)) / -8
 
 
@@ -35,7 +35,7 @@ def pack_with(
     offset: int = 8,
     halves: tuple[int, int] = (0, 1),
 ) -> Pair:
-    """Pack with each decision given. halves: of a pair of values, which are in the lower and in the upper half."""
+    """Pack with each decision given. halves: which value of a pair goes to a byte's lower half, which to its upper."""
     groups = weight.unflatten(1, (-1, group))
     scales = scale_of(groups)
     whole = clamped(rounded(groups / torch.where(scales == 0, 1.0, scales))).flatten(1).to(torch.int32) + offset
@@ -91,7 +91,7 @@ def _pack_with_answer(answer: Callable[[Tensor, int], object], weight: Tensor, g
 
 
 def _draw_matrix(rng: Random) -> tuple[Tensor, int]:
-    """Near whole multiples of a scale, so that every right way of rounding rounds alike; some are near 8."""
+    """Draw values near whole multiples of a scale, so that every right way of rounding agrees; some are near 8."""
     num_rows, num_groups, group = rng.randint(1, 4), rng.randint(1, 3), rng.choice((2, 4, 6, 8))
     generator = torch.Generator().manual_seed(rng.randrange(2**31))
     whole = torch.randint(-7, 8, (num_rows, num_groups, group), generator=generator).float()

@@ -52,10 +52,10 @@ def draw_layer_errors(model: Model, texts: list[list[int]]) -> Chart:
 
 @torch.inference_mode()
 def layer_errors(model: Model, texts: list[list[int]]) -> pd.DataFrame:
-    """One row for each part (a layer, or the output matrix) and number of bits: the error of the logits when that part
-    alone is quantised, its root mean square over the standard deviation of the logits. x is rounded to 8 bits there.
+    """Measure the error of the logits when one part of the model alone is quantised, for each part and number of bits.
 
-    Raises ValueError as Int4Linear does.
+    A part is a layer, or the output matrix; it rounds x to 8 bits. The error is the root mean square, over the standard
+    deviation of the logits. Raises ValueError as Int4Linear does.
     """
     import pandas as pd
 
@@ -69,12 +69,12 @@ def layer_errors(model: Model, texts: list[list[int]]) -> pd.DataFrame:
 
 
 def _logits(model: Model, texts: list[list[int]]) -> Tensor:
-    """[N, V] float32, of all tokens of all texts."""
+    """Compute the logits [N, V], float32, of all tokens of all texts."""
     return torch.cat([reference_logits(model, token_ids).float() for token_ids in texts])
 
 
 def _with_part(model: Model, part: int | None, layout: type[QuantizedLinear]) -> Model:
-    """A copy, its other weights shared, with one layer's matrices in that layout; None: its output matrix."""
+    """Copy the model with one layer's matrices in that layout (None: its output matrix); other weights are shared."""
     copy = deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
     if part is None:
         output: Any = model.token_embedding if model.lm_head is None else model.lm_head

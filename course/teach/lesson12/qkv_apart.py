@@ -17,7 +17,7 @@ from ..measure.ready_batch import ready_batch
 
 
 class Apart(nn.Module):
-    """A joined matrix as the three that it was made of."""
+    """A joined matrix, multiplied as the separate matrices that it was joined from."""
 
     def __init__(self, joined: nn.Linear, sizes: list[int]) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Apart(nn.Module):
 
 
 def with_qkv_apart(stage_class: type[Any]) -> type[Stage]:
-    """Make a stage like this one, on a model of its own, whose Q, K and V are taken apart."""
+    """Make a stage like this one on a model of its own, in which Q, K and V are separate matrices."""
 
     class QKVApart(stage_class):
         def __init__(self, model: Model, **sizes: Any) -> None:

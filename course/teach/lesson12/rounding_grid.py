@@ -19,8 +19,10 @@ SCALE_BYTES = 4  # a scale is in float32
 
 @dataclass(frozen=True)
 class Rounded:
-    """What a scale per `group` values does to a row: values that become 0, the mean of |x - rounded| / |x|, and bytes
-    per value, scales included."""
+    """What rounding a row with a scale for each `group` values costs, counted and measured.
+
+    zeros: values that become 0. error: the mean of |x - rounded| / |x|. bytes_per_value: with the scales.
+    """
 
     group: int
     zeros: int
@@ -29,11 +31,12 @@ class Rounded:
 
 
 def walk_rounding(row: Tensor, groups: Sequence[int] = (64, 32, 16), shown: int | None = None) -> ComputedPicture:
-    """The row, and its values beside 0 on the grid that they are rounded to; values that fall to 0 are marked. In the
-    page a reader drags the outlier, the row's largest value, and chooses how many values share a scale.
+    """Show a row, its values beside 0 on the grid that they are rounded to, and mark those that are rounded to 0.
+
+    In the page a reader drags the outlier, the row's largest value, and chooses how many values share a scale.
 
     row: 16 to 256 values; its outlier is rounded to 0.01 times the largest other value, as the slider shows it. groups:
-    how many values may share a scale, besides the whole row. shown: the one of the still, None for the whole row.
+    how many values may share a scale, besides the whole row. shown: the group in the still, None for the whole row.
     Values that are 0 before rounding are left out of the counts.
     Raises ValueError for another row, and for a group that is not smaller than the row or is there twice.
     """

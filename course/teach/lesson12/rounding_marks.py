@@ -32,7 +32,7 @@ def _legend_top(num_settings: int) -> float:
 
 
 def marks_of(length: int, num_settings: int) -> list[Spec]:
-    """length: of the row."""
+    """List the marks of the picture of a row of `length` values."""
     return [*_words(length), *_row(length), *_grid(length), *_table(length), *_legend(_legend_top(num_settings))]
 
 
@@ -69,7 +69,7 @@ def _row(length: int) -> list[Spec]:
 
 
 def _grid(length: int) -> list[Spec]:
-    """A value's place before and after rounding, on the levels that its scale has."""
+    """Draw a value's place before and after rounding, on the levels that its scale has."""
     middle = "scale('place', datum.i + 0.5)"
     before, after = "scale('value', datum.x)", "scale('value', datum.rounded)"
     wide = max(1.5, WIDTH / length - 1)

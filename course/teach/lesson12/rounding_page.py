@@ -14,7 +14,7 @@ MOST_TIMES = 20  # as large as a reader can make the outlier, at least
 
 
 def page_of(values: list[float], bytes_per_value: Mapping[int, float], text: str, shown: int | None) -> ComputedPicture:
-    """bytes_per_value: by how many values share a scale, the whole row first."""
+    """Build the page. bytes_per_value: bytes by the number of values that share a scale, the whole row first."""
     outlier, other, times = outlier_of(values)
     most = max(MOST_TIMES, round(2 * times))
     settings = [
@@ -48,7 +48,7 @@ def page_of(values: list[float], bytes_per_value: Mapping[int, float], text: str
 
 
 def outlier_of(values: list[float]) -> tuple[int, float, float]:
-    """The place of the largest absolute value, the largest other one, and how many times as large it is."""
+    """Find the place of the largest absolute value, the largest other one, and the quotient of the two."""
     place = max(range(len(values)), key=lambda i: abs(values[i]))
     other = max(abs(value) for i, value in enumerate(values) if i != place)
     return place, other, round(abs(values[place]) / other, TIMES_DECIMALS)
@@ -76,7 +76,7 @@ def _signals(settings: list[Spec], times: float, most: int, other: float) -> lis
 
 
 def _rounding(group: str) -> list[Spec]:
-    """The group and step of each value, what it is rounded to, and whether that is 0 where the value is not."""
+    """Compute each value's group, its step, what it is rounded to, and whether it is lost: rounded to 0, but not 0."""
     return [
         _formula("part", f"floor(datum.i / {group})"),
         _formula("size", "abs(datum.x)"),
@@ -104,7 +104,7 @@ def _groups() -> Spec:
 
 
 def _lines() -> Spec:
-    """The levels of each grid that has room for lines."""
+    """Compute the levels of each grid that has room for lines."""
     most = GRID // NEAREST // 2 + 1
     return {
         "name": "lines",

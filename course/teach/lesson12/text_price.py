@@ -23,12 +23,12 @@ ROW = 10**9  # values that share a scale: a whole row
 
 @torch.inference_mode()
 def text_price(exact: Model, models: Mapping[str, Model], texts: Mapping[str, list[list[int]]]) -> Table:
-    """One row per model: the bytes that a step reads, and for each kind of texts the KL divergence of the next token
-    from the exact model's, and the perplexity.
+    """Compare models by the bytes that a step reads, and by KL divergence and perplexity on each kind of texts.
 
-    texts: by kind, the token ids of each text. KL in nats a token, averaged over all tokens: 0 where both give every
-    token the same probability. Perplexity: e to the mean of -log p of the tokens that the texts have, of each but its
-    first, in fp32. Raises ValueError for a text of fewer than two tokens.
+    texts: by kind, the token ids of each text. KL is the divergence of the next token from the exact model's, in nats a
+    token, averaged over all tokens: 0 where both give every token the same probability. Perplexity: e to the mean of
+    -log p of the tokens that the texts have, of each but its first, in fp32. Raises ValueError for a text of fewer than
+    two tokens.
     """
     import pandas as pd
 
@@ -52,7 +52,7 @@ def text_price(exact: Model, models: Mapping[str, Model], texts: Mapping[str, li
 
 
 def log_probs(model: Model, token_ids: list[int]) -> Tensor:
-    """[N, V] float32: of what may follow each token of the text."""
+    """Compute the log probabilities [N, V], float32, of what may follow each token of the text."""
     return reference_logits(model, token_ids).float().log_softmax(-1)
 
 

@@ -11,9 +11,9 @@ from roseinfer.display.figure import PALETTE
 
 
 def draw_weight_order(num_rows: int = 8, width: int = 8, block: int = 4) -> Grid:
-    """Two panels of a matrix [num_rows, width], each number's place in memory on it: row by row, and in blocks of
-    `block` rows, column by column inside.
+    """Draw each number's place in memory on a matrix [num_rows, width]: row by row in one panel, packed in another.
 
+    Packed: blocks of `block` rows, column by column inside a block.
     Raises ValueError for a size below 1, or num_rows that `block` does not divide.
     """
     for name, value in (("num_rows", num_rows), ("width", width), ("block", block)):
@@ -35,7 +35,7 @@ def draw_weight_order(num_rows: int = 8, width: int = 8, block: int = 4) -> Grid
 
 
 def _panel(title: str, place: Callable[[int, int], int], num_rows: int, width: int) -> Panel:
-    """The deeper its colour, the later in memory a weight lies."""
+    """Draw a matrix in which a weight has a deeper colour the later it lies in memory."""
     cells = [
         Cell(row, column, at, PALETTE[0], strength=0.05 + 0.5 * at / (num_rows * width))
         for row in range(num_rows)

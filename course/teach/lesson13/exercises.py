@@ -132,7 +132,7 @@ def _describe_step(vocab: int, num_rows: int, banned: tuple[int, ...], start: in
 
 
 def _draw_scores(vocab: int, start: int, seed: int) -> Tensor:
-    """Exact in fp32, never equal, and such that token 0 is sometimes the best at positions from `start` to start + 20.
+    """Draw scores, exact in fp32 and all different; token 0 is sometimes the best at positions `start` to start + 20.
 
     Far from 0 they are negative, and a shorter dtype cannot tell them apart.
     """
@@ -155,7 +155,7 @@ def _judge_step(answer: Callable[..., Any], *case: Any) -> None:
 def _replayed(
     answer: Callable[..., Any], vocab: int, num_rows: int, banned: tuple[int, ...], start: int, seed: int
 ) -> tuple[Tensor, list[int], list[tuple[Tensor, Tensor, Tensor]]]:
-    """The scores, the banned tokens, and of six replays token_ids, positions and what came out."""
+    """Capture the answer's step; return the scores, the banned tokens, six replays: (token_ids, positions, result)."""
     draw_ints = partial(torch.randint, generator=torch.Generator().manual_seed(seed))
     scores = _draw_scores(vocab, start, seed)
     token_ids, positions = torch.ones(num_rows, dtype=torch.long), torch.zeros(num_rows, dtype=torch.long)
@@ -178,7 +178,7 @@ def _replayed(
 
 
 def _require_eager(step: Callable[[], Any], scores: Tensor, token_ids: Tensor, positions: Tensor, banned: Any) -> None:
-    """Check a first call, with rows that begin together, as in the broken step."""
+    """Check a first call without a graph, on rows that all begin at position 0, as in the broken step."""
     got, want = step(), next_tokens(scores, token_ids, positions, list(banned))
     if message := explain_tensor(got, want):
         raise Wrong(f"called once, with token_ids={token_ids.tolist()} and positions of 0: {message}")
@@ -198,7 +198,7 @@ def _captured(step: Callable[[], Any]) -> Any:
 
 
 def _why_stale(answer: Callable[..., Any]) -> str:
-    """Name what explains every token of a wide case, if the buffers do not."""
+    """Name the mistake that explains every token of a wide case; an empty string if none of the known ones does."""
     try:
         scores, banned, replays = _replayed(answer, *WIDE)
     except Exception:

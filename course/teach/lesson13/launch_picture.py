@@ -53,7 +53,7 @@ def walk_launches(eager: type[Stage], graphs: type[Stage], model: Model, batch_s
 
 
 def kind_of(name: str) -> str:
-    """The kind of an operation that computes."""
+    """Name the kind of an operation that computes."""
     return next(kind for kind, (_, parts) in KINDS.items() if any(part in name for part in parts))
 
 
@@ -80,7 +80,7 @@ def _spec(
 
 
 def _signals() -> Rows:
-    """merged: how far the ticks have moved, 0 for launch by launch, 1 for a graph."""
+    """Declare the signals. merged: how far the ticks have moved, 0 for launch by launch, 1 for a graph."""
     bind = {"input": "radio", "options": [BY_ONE, GRAPH], "name": "a step runs "}
     target = f"run == '{GRAPH}' ? min(merged + {MERGING}, 1) : max(merged - {MERGING}, 0)"
     moves = {"events": {"type": "timer", "throttle": TICK_MS}, "update": target}
@@ -88,7 +88,7 @@ def _signals() -> Rows:
 
 
 def _places(operations: Sequence[Operation], outside: Sequence[Operation], pitch: float) -> tuple[Rows, Rows]:
-    """Boxes of the host and of the device, each with its place and width launch by launch (0) and as a graph (1)."""
+    """Place the boxes of host and device, each with its x and width launch by launch (0) and as a graph (1)."""
     first = next(number for number, each in enumerate(operations) if not each.is_view)
     before = min(first, len(outside))
     launch, width = LABELS + before * pitch, max(1.0, pitch - 2)
@@ -125,7 +125,7 @@ def _places(operations: Sequence[Operation], outside: Sequence[Operation], pitch
 
 
 def _labels(facts: dict[str, str]) -> Rows:
-    """fades: 1 for a text that is there launch by launch alone, -1 for one of the graph, 0 for both."""
+    """Write the labels. fades: 1 for a text that is shown launch by launch alone, -1 as a graph alone, 0 for both."""
     return [
         {"x": 0, "y": 14, "text": facts[BY_ONE], "fades": 1},
         {"x": 0, "y": 14, "text": facts[GRAPH], "fades": -1},

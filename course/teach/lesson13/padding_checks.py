@@ -19,7 +19,7 @@ Mixed = tuple[list[int], int, int, int]  # new tokens of each sequence, padding 
 
 
 def require_filled(answer: Callable[..., object]) -> None:
-    """Raises Wrong for the smallest batch whose padding rows write, begin or read where they must not."""
+    """Raise Wrong for the smallest batch whose padding rows write, begin or read where they must not."""
     require_all(MIXED, partial(_judge_filled, answer), _describe_mixed)
 
 
@@ -41,7 +41,7 @@ def _describe_mixed(new: list[int], missing: int, dummy_block: int, block_size: 
 
 
 def _written(new: list[int], room: int, block_size: int) -> dict[str, np.ndarray]:
-    """Inputs of a batch; what follows them was left by an older step: blocks of running sequences."""
+    """Make the inputs of a batch, followed by what an older step has left there: blocks of running sequences."""
     num_seqs, num_tokens = len(new), sum(new)
     inputs = {
         "slot_mapping": np.arange(block_size, block_size + num_tokens + room),

@@ -14,11 +14,10 @@ POOL = 3.5  # the pool's row
 
 
 def draw_padding(stage: Any, seqs: List[Sequence], bucket: int) -> Grid:
-    """Draw the rows of the step that `stage`, a Graphs, has just run on `seqs`, with padding rows up to `bucket`. Below
-    them are the slots of the pool: those that a sequence has filled are coloured. A line joins a row to the slot that
-    its K and V went to.
+    """Draw the rows of the step that `stage`, a Graphs, has just run on `seqs`, with padding rows up to `bucket`.
 
-    Raises ValueError when bucket is smaller than the batch.
+    Below them are the slots of the pool: those that a sequence has filled are coloured. A line joins a row to the slot
+    that its K and V went to. Raises ValueError when bucket is smaller than the batch.
     """
     if bucket < len(seqs):
         raise ValueError(f"bucket must be at least the {len(seqs)} sequences, got {bucket!r}")

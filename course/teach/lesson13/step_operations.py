@@ -21,7 +21,7 @@ SPANS = "profiler::"
 
 
 class Operation(NamedTuple):
-    """One operation. is_view: it computes nothing, but the host creates it like any other."""
+    """An operation that PyTorch is asked for. is_view: it computes nothing, but the host creates it like any other."""
 
     name: str
     is_view: bool

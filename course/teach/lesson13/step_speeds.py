@@ -26,7 +26,7 @@ FORMATS = {"step ms": "{:.2f}", "speed": "×{:.2f}"}
 
 @dataclass(frozen=True, repr=False)
 class StepSpeeds(View):
-    """text/plain has the sizes alone; times, and the sentences that follow from them, are in the live view."""
+    """Speeds of steps as a view. text/plain has the sizes alone; times and sentences on them are in the live view."""
 
     table: Table
     said: Said

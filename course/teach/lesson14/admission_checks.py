@@ -38,7 +38,7 @@ TOUCHED = (
 
 
 def require_careful(answer: type[Stage], stage_class: type[Stage]) -> None:
-    """Raises Wrong unless `answer` computes less again, in not many more steps, and is right in all else."""
+    """Raise Wrong unless `answer` recomputes fewer tokens, takes not many more steps, and is right in all else."""
     own = [_run(answer, load) for load in _loads()]
     before = _measured(stage_class)
     again, steps = _sums(own)
@@ -59,7 +59,7 @@ def require_careful(answer: type[Stage], stage_class: type[Stage]) -> None:
 
 
 def _require_alone(answer: type[Stage]) -> None:
-    """Raises Wrong unless a request gets in that is alone and needs the whole pool: at once, or in the end."""
+    """Raise Wrong unless a lone request gets in that needs the whole pool, at once or in the end."""
     room = SIZES["num_blocks"] * SIZES["block_size"]
     for prompt_len in (room, room // 3):
         whole = work(drawn_model(1), [(0, prompt_len, room + 1 - prompt_len)])
@@ -71,7 +71,7 @@ def _require_alone(answer: type[Stage]) -> None:
 
 
 def _explain(error: Exception | None) -> str:
-    """The stage's own words for it blame what holds blocks outside of the queue; here nothing does."""
+    """Explain OutOfBlocks: the stage's own message blames blocks held outside of the queue, and here there are none."""
     return ALONE if isinstance(error, OutOfBlocks) else ""
 
 
@@ -96,12 +96,12 @@ def _measured(stage_class: type[Stage]) -> tuple[int, int]:
 
 
 def _sums(runs: list[Run]) -> tuple[int, int]:
-    """Tokens computed again, and steps."""
+    """Count the tokens computed again, and the steps."""
     return sum(run.tokens_of("recomputed") for run in runs), sum(len(run.steps) for run in runs)
 
 
 def _run(stage_class: type[Stage], load: Work) -> Run:
-    """Raises Wrong for what is wrong whatever the rule."""
+    """Run a load on a new stage; raises Wrong for what is wrong under any rule of admission."""
     stage: Any = stage_class(drawn_model(1), **SIZES)
     if (num_blocks := stage.tables.num_blocks) != SIZES["num_blocks"]:
         raise Wrong(f"made with num_blocks={SIZES['num_blocks']}, the stage has a pool of {num_blocks} blocks")
@@ -139,7 +139,7 @@ def _run(stage_class: type[Stage], load: Work) -> Run:
 
 
 def _limit_preemptions(stage: Any) -> None:
-    """In make_room a preempt that gives nothing back would be called without end."""
+    """Raise Wrong after many preemptions: make_room would call a preempt that gives nothing back without end."""
     preempt, counted = stage.preempt, []
 
     def limited(seq: Any) -> None:
@@ -152,7 +152,7 @@ def _limit_preemptions(stage: Any) -> None:
 
 
 def _watch_order(stage: Any) -> list[tuple[int, int]]:
-    """Pairs of requests that wait in the wrong order after some step, as numbers in order of arrival. Filled later."""
+    """Return a list to which each step adds the pairs of requests that wait in the wrong order, by order of arrival."""
     add, step = stage.add, stage.step
     arrived: list[Any] = []
     overtaken: list[tuple[int, int]] = []

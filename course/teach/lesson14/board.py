@@ -19,8 +19,11 @@ MOST_NAMED = 3  # prompts of a step
 
 @dataclass(frozen=True)
 class BoardStep:
-    """waiting: tokens of each waiting request, the next one first. preempted: those of them that have been preempted.
-    ending: requests that get their last token in the step."""
+    """A step of a run as the board shows it.
+
+    waiting: tokens of each waiting request, the next one first. preempted: those of them that have been preempted.
+    ending: requests that get their last token in the step.
+    """
 
     number: int
     step: RunStep
@@ -94,7 +97,7 @@ def _frame(step: BoardStep) -> Frame:
 
 
 def _computes(step: BoardStep) -> str:
-    """What the step computes: "3 decode, 61 of request 3's prompt"."""
+    """Say what the step computes: "3 decode, 61 of request 3's prompt"."""
     decode = step.step.tokens_of(DECODE)
     parts = [f"{decode} decode"] if decode else []
     rows = [row for row in step.step.rows if row.kind != DECODE]
@@ -114,7 +117,7 @@ def _queue_title(step: BoardStep) -> str:
 
 
 def _why_not_now(step: BoardStep) -> str:
-    """What the next request lacks, in the order in which stage 14 asks."""
+    """Say what the next request lacks; reasons are tried in the order in which stage 14 checks them."""
     needed = -(-next(iter(step.waiting.values())) // step.size.block_size)
     free = step.size.num_blocks - step.num_held
     if step.step.num_tokens == step.budget:

@@ -30,7 +30,7 @@ LEGEND = (
 
 
 def queue_panel(title: str, waiting: dict[int, int], preempted: set[int]) -> Panel:
-    """waiting: the tokens that each waiting request has, the next one first."""
+    """Draw the queue. waiting: the tokens that each waiting request has, the next one first."""
     chips = [
         Cell(0, place, request, COLOURS[PREEMPTED if request in preempted else WAITING], f"{tokens} tokens")
         for place, (request, tokens) in enumerate(waiting.items())
@@ -41,7 +41,7 @@ def queue_panel(title: str, waiting: dict[int, int], preempted: set[int]) -> Pan
 
 
 def step_panel(title: str, rows: tuple[Row, ...], budget: int) -> Panel:
-    """A cell per token, or, for a large budget, one box in which each request's part is as wide as it has tokens."""
+    """Draw a cell per token; for a large budget, one box in which a request's part is as wide as it has tokens."""
     across = min(WIDEST_TOKEN, BOX / budget)
     cell = (across, BLOCK_HEIGHT)
     size = 10 if across < 14 else 12
@@ -58,7 +58,7 @@ def step_panel(title: str, rows: tuple[Row, ...], budget: int) -> Panel:
 
 
 def pool_panel(title: str, pool: StepPool, size: PoolSize, rows: tuple[Row, ...], ending: set[int]) -> Panel:
-    """Every block, filled as far as its slots are used when the step is over. ending: requests that end with it."""
+    """Draw every block, filled as far as its slots are used after the step. ending: requests that end with it."""
     num_rows = -(-size.num_blocks // (MANY_COLUMNS if size.num_blocks > MANY_BLOCKS else MOST_COLUMNS))
     columns = -(-size.num_blocks // num_rows)
     cell = (min(WIDEST_BLOCK, POOL_WIDTH / columns), BLOCK_HEIGHT)
@@ -80,7 +80,7 @@ def pool_panel(title: str, pool: StepPool, size: PoolSize, rows: tuple[Row, ...]
 def _slots(
     at: tuple[int, int], cell: tuple[float, float], request: int, cached: int, size: PoolSize, row: Row | None
 ) -> Iterator[Cell]:
-    """The used part of a block. cached: tokens in this block and those after it, before the step."""
+    """Draw the used part of a block. cached: tokens in this block and those after it, before the step."""
     slot = (cell[0] - 2) / size.block_size  # pixels
     before = min(max(cached, 0), size.block_size)
     after = min(max(cached + (row.num_new if row else 0), 0), size.block_size)
@@ -92,12 +92,12 @@ def _slots(
 
 
 def _part(at: tuple[float, float], pixels: float, cell: tuple[float, float], colour: str, strength: float) -> Cell:
-    """A part of a box, `pixels` wide and as high as the box: a narrow cell has a narrower seam than the box."""
+    """Make a part of a box, `pixels` wide and as high as the box; a narrow part has a narrower seam than the box."""
     seam = 2 if pixels + 2 > SEAMED else 0.5
     width, height = (pixels + seam) / cell[0], (cell[1] - 2 + seam) / cell[1]
     return Cell(*at, colour=colour, strength=strength, outline="none", width=width, height=height)
 
 
 def _whole_line(cell: tuple[float, float]) -> Cell:
-    """Nothing to see: with it, a panel has a line of its own, and a height while it is empty."""
+    """Make an invisible cell that gives a panel a line of its own, and a height while it is empty."""
     return Cell(0, 0, outline="none", width=(WIDTH - 60) / cell[0])

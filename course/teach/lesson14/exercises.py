@@ -87,8 +87,11 @@ register("14.3", Comparison(REQUESTS, TIMES, inputs("arrival", "first_scheduled"
 
 
 def next_step(left: list[int], budget: int, take: Callable[[int, int], int] = min, stop: bool = False) -> list[int]:
-    """left: tokens of each sequence that are not cached. take: how much a prompt gets, of what it needs and the room.
-    stop: after the first that does not get all."""
+    """Plan the new tokens of each sequence: decodes first, then prompts in order.
+
+    left: tokens of each sequence that are not cached. take: how much a prompt gets, of what it needs and the room.
+    stop: give nothing to the prompts after the first that does not get all.
+    """
     num_new = [int(n == 1) for n in left]
     room = budget - sum(num_new)
     for i, n in enumerate(left):
@@ -101,7 +104,7 @@ def next_step(left: list[int], budget: int, take: Callable[[int, int], int] = mi
 
 
 def _in_order(left: list[int], budget: int) -> list[int]:
-    """Decodes have no right of way."""
+    """Plan strictly in order, so that decodes have no precedence over prompts."""
     num_new: list[int] = []
     for n in left:
         num_new.append(min(budget - sum(num_new), n))
@@ -190,7 +193,7 @@ def _victims(
     pick: Callable[[list[int], list[int]], int] = lambda running, lengths: running[-1],
     too_many: Callable[[int, int], bool] = lambda needed, blocks: needed > blocks,
 ) -> list[int]:
-    """The preempted, in the order in which they go."""
+    """List the preempted sequences, in the order in which they are preempted."""
     running, gone = list(range(len(lengths))), []
     while running and too_many(sum(needs(lengths[i], block_size) for i in running), num_blocks):
         gone.append(pick(running, lengths))
@@ -246,7 +249,7 @@ LOSS_MISTAKES: dict[str, Callable[..., Any]] = {
 
 
 def _draw_pool(rng: Random) -> tuple[list[int], int, int]:
-    """The pool holds what is cached, and its oldest sequence fits: an engine comes to no other."""
+    """Draw a pool that holds what is cached and in which the oldest sequence fits, as it always is in an engine."""
     size, count = rng.choice(((1, 5), (2, 5), (3, 5), (4, 8), (16, 20)))
     lengths = [_draw_length(rng, size) for _ in range(rng.randint(2, count))]
     held, needed = (sum(-(-n // size) for n in some) for some in ([n - 1 for n in lengths], lengths))
@@ -254,7 +257,7 @@ def _draw_pool(rng: Random) -> tuple[list[int], int, int]:
 
 
 def _draw_length(rng: Random, size: int) -> int:
-    """The last token begins a block, or fills one, or neither."""
+    """Draw a length whose last token begins a block, fills one, or does neither."""
     edge = rng.randint(1, 3) * size
     return rng.choice((edge + 1, edge + 1, max(2, edge), rng.randint(2, 3 * size + 2)))
 

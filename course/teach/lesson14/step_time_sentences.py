@@ -15,8 +15,10 @@ CLOSE = 1.25  # steps that differ by no more are called about as long
 
 
 def say_step_times(*runs: Run) -> Said:
-    """Sentences on steps by the wall clock: those that decode only, and how those with a prompt grow with their tokens.
-    A step that captured a graph is left out, and counted."""
+    """Say how long steps take by the wall clock: decode only, and with a prompt, where time grows with the tokens.
+
+    Steps that captured a graph are left out, and counted.
+    """
     require_runs(runs)
     steps = {
         kind: [s for run in runs for s in run.steps if kind_of(s) == kind] for kind in (WITH_PROMPT, REPLAYED, CAPTURED)

@@ -27,7 +27,7 @@ BUDGETS_WIDTH, BUDGETS_HEIGHT = PAGE_WIDTH // 2 - 90, 220
 
 
 def draw_request_times(run: Run, request: int) -> Chart:
-    """A request's life, and below it each of its times from where it begins to where it ends."""
+    """Draw a request's life, and below it each of its times from where it begins to where it ends."""
     import altair as alt
     import pandas as pd
 
@@ -77,7 +77,7 @@ def _value(name: str, long: float, steps: list[Any]) -> str:
 
 
 def draw_step_times(*runs: Run) -> Chart:
-    """One point per step: its tokens, and how long it took, by the wall clock."""
+    """Draw one point per step: its tokens, and how long it took by the wall clock."""
     import altair as alt
     import pandas as pd
 
@@ -118,7 +118,7 @@ def kind_of(step: RunStep) -> str:
 
 
 def draw_budgets(*runs: Run) -> Chart:
-    """Throughput against latency, one point per run, its budget beside it. Better is to the right and down."""
+    """Draw throughput against latency, one point per run with its budget beside it. Better is to the right and down."""
     import altair as alt
     import pandas as pd
 
@@ -155,5 +155,5 @@ def _from_0(values: Any) -> altair.Scale:
 
 
 def _throughput(run: Run) -> float:
-    """Requests a second, from the first arrival to the last token."""
+    """Compute requests per second, from the first arrival to the last token."""
     return len(run.requests) / (run.end - run.requests[0].times.arrival)

@@ -20,9 +20,9 @@ WIDTH, HEIGHT = PAGE_WIDTH - 150, 220
 def draw_hit_rates(
     caches: List[type[Any]], model: Model, works: Mapping[str, Work] | Work, num_blocks: List[int], **sizes: int
 ) -> Chart:
-    """A line for each of `caches`, stages as PrefixCache is: of all tokens that came, the share that was found, over
-    the number of blocks. With several `works`, by name, a line for each of them.
+    """Draw the share of tokens that each cache finds, over the number of blocks in its pool.
 
+    caches: stages as PrefixCache is, a line for each. works: one, or several by name, a line for each of them.
     sizes: as the stages take them. Raises ValueError for no size of a pool, and as record_run.
     """
     import altair as alt
@@ -64,8 +64,7 @@ def draw_hit_rates(
 
 
 def draw_first_tokens(*runs: Run) -> Chart:
-    """One point per request: when it came, and how long it waited for its first token (TTFT), on a logarithmic axis; a
-    line across at the median."""
+    """Draw each request's time to first token (TTFT), log axis, over its arrival, with a line across at the median."""
     import altair as alt
     import pandas as pd
 
@@ -99,7 +98,7 @@ def draw_first_tokens(*runs: Run) -> Chart:
 
 
 def _first_tokens_text(run: Run) -> str:
-    """Exact facts: by the wall clock, how many there are."""
+    """Describe the chart by exact facts: by the wall clock, only the number of requests."""
     first = f"{run.name}: first tokens of {len(run.requests)} requests"
     ttft = run.metrics()["ttft"]
     if run.clock == "seconds":

@@ -33,7 +33,7 @@ TOUCHED = (
 
 
 def require_policy(stage_class: type[Stage]) -> None:
-    """Raises Wrong unless it finds more than the course's stage that it is made from, and changes no token."""
+    """Raise Wrong unless the stage finds more than the course's stage that it is made from, and changes no token."""
     require_stage(stage_class, "PrefixCache", "block_key")
     base: type[Stage] = next(cls for cls in stage_class.__mro__ if cls.__module__.startswith("stages."))
     mine = theirs = asked = 0
@@ -59,7 +59,7 @@ def _found_by(base: type[Stage], seed: int) -> int:
 
 
 def prompts_between_scans(seed: int) -> list[list[int]]:
-    """Three beginnings that come again and again, with an end of their own each, and long texts that come once."""
+    """Draw prompts with one of three beginnings, each with its own end, between long texts that come only once."""
     rng = Random(seed)
     beginnings = [[rng.randrange(31) for _ in range(4 * BLOCK_SIZE)] for _ in range(3)]
     prompts = []
@@ -70,7 +70,7 @@ def prompts_between_scans(seed: int) -> list[list[int]]:
 
 
 def prompts_found_twice() -> list[list[int]]:
-    """So many beginnings that come again that every idle block was found once, then texts that need their blocks."""
+    """Make prompts that find every idle block once (each beginning comes twice), then texts that need those blocks."""
     beginnings = [[(5 * i + token) % 31 for token in range(4 * BLOCK_SIZE)] for i in range(7)]
     return [*(prompt for one in beginnings for prompt in ([*one, 1], [*one, 2])), *prompts_between_scans(0)[:4]]
 
@@ -90,8 +90,10 @@ def _new(stage_class: type[Stage]) -> Any:
 
 
 def _run(stage: Any, prompts: list[list[int]]) -> tuple[list[list[int]], int]:
-    """One request after the other: their outputs, and how many tokens of the prompts were found: all that were not
-    computed. The stage's own count is not asked for."""
+    """Run one request after the other; return their outputs, and how many tokens were found: those not computed.
+
+    The stage's own count is not used.
+    """
     computed, run = [], stage.run
 
     def counted_run(seqs: list[Sequence], num_new: list[int]) -> Any:

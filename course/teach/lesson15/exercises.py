@@ -110,7 +110,7 @@ JOIN, LEAVE = "hold", "drop"
 
 
 class Pool:
-    """Texts in blocks. A mistake overrides a method."""
+    """A pool of texts, each in a block, as exercise 15.3 has it. A mistake overrides a method."""
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
@@ -193,7 +193,7 @@ REPLAY_MISTAKES: Mistakes = {
 
 
 def _expected(part: str, mistakes: Mistakes) -> Expected:
-    """part: hits or evicted, as a pool has them when all events are played."""
+    """Expect the part of a pool, "hits" or "evicted", that it has when all events are played."""
 
     def played(pool_class: type[Pool], events: list[Event], num_blocks: int) -> Any:
         return getattr(pool_class(num_blocks).play(events), part)
@@ -203,7 +203,7 @@ def _expected(part: str, mistakes: Mistakes) -> Expected:
 
 
 def _draw_events(rng: Random) -> tuple[list[Event], int]:
-    """Never more texts held than there are blocks."""
+    """Draw events in which no more texts are held at a time than there are blocks."""
     num_blocks = rng.randint(1, 4)
     events: list[Event] = []
     held: list[int] = []

@@ -15,7 +15,7 @@ Texts = list[list[int]]
 
 
 def _require_apart(answer: Callable[..., Any]) -> None:
-    """The keys of very many texts of one block each, all of them different."""
+    """Raise Wrong when two of very many texts of one block each have the same key: all texts are different."""
     text_of: dict[Hashable, list[int]] = {}
     for text in _many():
         [key] = answer(list(text), len(text))
@@ -28,8 +28,11 @@ def _require_apart(answer: Callable[..., Any]) -> None:
 
 @cache
 def _many() -> list[list[int]]:
-    """For each base up to 2**24, two texts that are one number in it, from either end; and random ones, so many
-    that some meet in 32 bits."""
+    """Make very many different texts, some of which collide when a key has too few bits or is a sum.
+
+    For each base up to 2**24 there are two texts that are one number in it, read from either end. All others are
+    random, and so many that some meet in 32 bits.
+    """
     places = 4096
     ends = [*range(places), *range(places, places * places + 1, places)]  # their differences: all up to 2**24
     texts = [pair for one in (0, 1) for end in ends for pair in ([one, end], [end, one])]
@@ -42,7 +45,7 @@ LARGEST_ID = 2**31 - 1
 
 
 def _groups_of(answer: Callable[..., Any], texts: Texts, block_size: int) -> list[list[int]]:
-    """Each block's key as the number of its group: equal keys are one group, numbered as they come."""
+    """Give equal keys the same number, counted in the order in which they come, and return each block's number."""
     numbers: dict[Hashable, int] = {}
     groups = []
     for text in texts:
@@ -71,7 +74,7 @@ def _hash_fails(key: Hashable) -> bool:
 
 
 def _explain_groups(got: list[list[int]], want: list[list[int]]) -> str | None:
-    """The first two blocks that share a key and should not, or the other way round."""
+    """Name the first two blocks that share a key and should not, or the other way round."""
     places = [(t, i) for t, groups in enumerate(want) for i in range(len(groups))]
     for n, (t, i) in enumerate(places):
         for u, j in places[:n]:
@@ -97,7 +100,7 @@ def _as_float32(token: int) -> float:
 
 
 def _by_end(key: Callable[[list[int], int], Any]) -> Callable[..., list[list[int]]]:
-    """key(text up to the end of the block, block_size)."""
+    """Make the groups of keys that are key(text up to the end of the block, block_size)."""
     return _keyed(lambda text, size: [key(text[:end], size) for end in range(size, len(text) + 1, size)])
 
 
@@ -156,7 +159,7 @@ def _describe_texts(texts: Texts, block_size: int) -> str:
 
 
 def _draw_texts(rng: Random) -> tuple[Texts, int]:
-    """Texts with beginnings in common, and one changed in a single place."""
+    """Draw texts with common beginnings, and one that is changed in a single place."""
     size = rng.choice((1, 1, 2, 2, 3, 3, 16))
     base = [rng.choice(SOME_IDS) for _ in range(rng.randint(size, 4 * size + 1))]
     texts = [base, base[: rng.randint(0, len(base))] + [rng.randint(0, 3) for _ in range(rng.randint(0, 4))]]
@@ -166,7 +169,7 @@ def _draw_texts(rng: Random) -> tuple[Texts, int]:
 
 
 def _draw_long(rng: Random) -> tuple[Texts, int]:
-    """A text of many blocks, and the same with one token changed somewhere."""
+    """Draw a text of many blocks, and the same text with one token changed somewhere."""
     size, base = rng.choice((1, 5, 16)), [rng.choice(SOME_IDS) for _ in range(100)]
     changed = list(base)
     changed[rng.randrange(len(base) - 16)] += 1
@@ -208,6 +211,6 @@ KEYS = Comparison(GROUPS, Expected(_same_text, KEY_MISTAKES, _explain_groups), _
 
 
 def require_keys(answer: Callable[..., Any]) -> None:
-    """Raises Wrong unless equal keys are equal texts: in small groups of texts, then among very many."""
+    """Raise Wrong unless equal keys are equal texts: in small groups of texts, then among very many."""
     KEYS(answer)
     _require_apart(answer)

@@ -29,9 +29,9 @@ Place = tuple[Text, int | None]
 
 
 def walk_prefix_tree(run: TreeRun, tokenizer: Tokenizer, names: List[str], shown: int | None = None) -> Grid:
-    """One box per block, at the end of the text before it. names: of the requests. shown: the frame of the picture,
-    None for the last one.
+    """Draw the tree of blocks after each step, one box per block, at the end of the text before it.
 
+    names: of the requests. shown: the frame of the picture, None for the last one.
     text/plain has one line per step: tokens computed and found, blocks evicted, held, idle and free.
     Raises ValueError for a name too few or too many, and a text of more blocks than have room.
     """
@@ -65,8 +65,7 @@ def _line(run: TreeRun, step: int, names: List[str]) -> str:
 
 
 def _rows(run: TreeRun) -> dict[Place, int]:
-    """The row of each block that there ever is: a text goes on in the row of the one before it, a second way to go on
-    gets a row of its own, below."""
+    """Find the row of each block of the run: a text continues in its row, a second continuation gets a row below."""
     seen = dict.fromkeys((node.text, node.twin) for nodes in run.nodes for node in nodes)
     size = run.block_size
     children: dict[Text, list[Place]] = {}
@@ -76,7 +75,7 @@ def _rows(run: TreeRun) -> dict[Place, int]:
     rows: dict[Place, int] = {}
 
     def place(text: Text, row: int) -> int:
-        """The first row below a text and all that goes on from it."""
+        """Place all that continues a text, from `row` on, and return the first free row below it."""
         for child in children.get(text, []):
             rows[child] = row
             row = row + 1 if child[1] is not None else max(row + 1, place(child[0], row))
@@ -108,7 +107,7 @@ def _tree(run: TreeRun, step: int, rows: dict[Place, int], tokenizer: Tokenizer,
 
 
 def _edge(above: int, row: int, column: int, half_gap: float) -> list[Line]:
-    """From the right of the box in row `above` to the left of the one in `row` and `column`."""
+    """Draw lines from the right of the box in row `above` to the left of the one in `row` and `column`."""
     middle, turn = BOX_HEIGHT / ROW / 2, column - half_gap
     corners = (above, turn - half_gap), (above, turn), (row, turn), (row, column)
     places = [(y + middle, x) for y, x in corners]

@@ -14,7 +14,7 @@ def request(token_ids: Iterable[int], max_tokens: int = 8, parent: Sequence | No
 
 
 def run_out(stage: Any, *seqs: Sequence) -> list[list[int]]:
-    """Add them to a stage with a queue and step until it has no work. Returns the new tokens of each."""
+    """Add sequences to a stage with a queue and step until it has no work. Returns the new tokens of each."""
     for seq in seqs:
         stage.add(seq)
     while stage.has_work:

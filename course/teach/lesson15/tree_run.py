@@ -15,10 +15,12 @@ Text = tuple[int, ...]  # from the first token of a sequence to the last of a bl
 
 
 class Node(NamedTuple):
-    """A block after a step. text: all tokens up to its end, as it will be when its sequence has ended. twin: the
-    request whose own copy it is, where another block has the same text; None for the block itself.
-    num_tokens: that are cached in it. holders: requests that hold it. place_in_line: 1 for the next to be evicted, 0
-    for a block that is held. is_found: by its key."""
+    """A block after a step.
+
+    text: all tokens up to its end, as it will be when its sequence has ended. twin: the request whose own copy it is,
+    where another block has the same text; None for the block itself. num_tokens: the tokens cached in it. holders: the
+    requests that hold it. place_in_line: 1 for the next to be evicted, 0 for a held block. is_found: its key finds it.
+    """
 
     text: Text
     twin: int | None
@@ -31,7 +33,7 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True)
 class TreeRun:
-    """run: what record_run gives. nodes: of each step of it. num_free: blocks without a text, after each step."""
+    """A recorded run and its blocks. run: from record_run. nodes, num_free: after each step, blocks, and free blocks."""
 
     run: Run
     block_size: int
@@ -39,7 +41,7 @@ class TreeRun:
     num_free: list[int]
 
     def evicted(self, step: int) -> list[int]:
-        """Blocks that were found after the step before, and whose text is not found after this one."""
+        """List the blocks that were found after the step before, and whose text is not found after this one."""
         before = {(node.text, node.block) for node in self.nodes[step - 1] if node.is_found} if step else set()
         found = {(node.text, node.block) for node in self.nodes[step] if node.is_found}
         return sorted(block for _, block in before - found)
@@ -55,8 +57,10 @@ class _Books(NamedTuple):
 
 
 def record_tree(stage: Any, work: Work) -> TreeRun:
-    """As record_run by the clock of steps. stage: a PrefixCache. Raises ValueError for one without a prefix cache, and
-    as record_run."""
+    """Run `work` on a PrefixCache as record_run does by the clock of steps, and record its blocks after each step.
+
+    Raises ValueError for a stage without a prefix cache, and as record_run.
+    """
     tables: Any = getattr(stage, "tables", None)
     if not all(hasattr(tables, name) for name in ("block_of", "idle", "ref_counts")):
         raise ValueError(f"stage must keep blocks that are found by their keys, as PrefixCache does, got {stage!r}")

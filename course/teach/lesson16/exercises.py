@@ -119,7 +119,7 @@ def _rows(ids: Tensor) -> Tensor:
 
 
 def fed(ids: Tensor, last: Tensor, rows: Tensor | None = None) -> Tensor:
-    """rows: where the tokens of negative ids stand in `last`."""
+    """Replace negative ids by tokens of the last step. rows: where the tokens of negative ids stand in `last`."""
     return torch.where(ids < 0, last[_rows(ids) if rows is None else rows].clamp(min=0), ids).int()
 
 

@@ -30,15 +30,19 @@ PARAM = "chosen"  # by the slider
 
 
 def draw_lanes(*runs: Lanes, begin: float = 0, end: float | None = None) -> Chart:
-    """Draw a lane each for host and device of every run, from begin to end in ms, with the number of the step that each
-    works on. Host work is green, computing violet. Grey: a bubble, in which the device waits between two steps."""
+    """Draw a lane each for host and device of every run, from begin to end in ms, with the number of each span's step.
+
+    Host work is green, computing violet. Grey: a bubble, in which the device waits between two steps.
+    """
     _check(runs)
     return _lanes({0: list(runs)}, None, begin, end)
 
 
 def draw_lanes_by(runs: Mapping[float, List[Lanes]], label: str, end: float | None = None) -> Chart:
-    """Draw lanes with a slider. runs: by the slider's value, evenly spaced, the first one shown first; each has as
-    many runs, with the same names."""
+    """Draw lanes with a slider.
+
+    runs: by the slider's value, evenly spaced, the first one shown first; each has as many runs, with the same names.
+    """
     for one in runs.values():
         _check(one)
     return _lanes({value: list(one) for value, one in runs.items()}, label, 0, end)
@@ -90,7 +94,7 @@ def _frame(runs: dict[float, Lanes], begin: float, end: float) -> pd.DataFrame:
 
 
 def _bars(run: Lanes) -> list[LaneSpan]:
-    """The spans of a run, and the bubbles between those of its device, each with the number of the step after it."""
+    """List a run's spans, and the bubbles between those of its device, each with the number of the step after it."""
     own = [span for span in run.spans if span.lane == DEVICE]
     bubbles = [
         LaneSpan(DEVICE, BUBBLE, after.step, before.end, after.begin)
@@ -132,7 +136,7 @@ def _panel(
 
 
 def _text(run: Lanes) -> str:
-    """Exact facts. By the wall clock: steps and tokens alone."""
+    """Describe the lanes by exact facts: by the wall clock, steps and tokens alone."""
     made = f"{len(run.sizes)} steps, {sum(map(len, run.outputs))} tokens"
     if not run.is_model:
         return made
@@ -140,7 +144,7 @@ def _text(run: Lanes) -> str:
 
 
 def gain(host: float, device: float) -> float:
-    """How many times as fast overlapped steps are as steps in turn, if host and device do not disturb each other."""
+    """Compute how many times as fast overlapped steps are as steps in turn, if host and device run undisturbed."""
     return (host + device) / max(host, device)
 
 

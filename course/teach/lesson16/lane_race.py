@@ -20,9 +20,9 @@ RUNS = 5
 
 
 def race_lanes(stages: List[Any], work: Work, device_ms: float, host_ms: float = 0, runs: int = RUNS) -> Table:
-    """Show tokens per second by the wall clock: bars that grow with each run in a notebook, then a table. The floor
-    is the device's, at device_ms per step without a pause. host_ms: as for record_lanes.
+    """Show tokens per second by the wall clock: bars that grow with each run in a notebook, then a table.
 
+    The floor is the speed of a device that computes a step in device_ms and never pauses. host_ms: as for record_lanes.
     Raises AssertionError when the stages do not make the same tokens.
     """
     names = [name_of(stage) for stage in stages]

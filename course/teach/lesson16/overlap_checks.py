@@ -29,7 +29,7 @@ NEEDED = ("device", "in_flight", "ahead", "launch", "finish", "drop")
 
 
 class _Watched(InTurn):
-    """Notes when a step is launched, and when it is asked for or waited for. fault: what goes wrong once."""
+    """A device that notes when a step is launched, asked for and waited for. fault: what goes wrong once."""
 
     def __init__(self, fault: _Fault | None = None) -> None:
         self.events: list[tuple[str, int]] = []
@@ -79,11 +79,11 @@ class _NotFinite(ValueError):
 
 
 class _CtrlC(KeyboardInterrupt):
-    """Not an Exception, so `except Exception` does not catch it."""
+    """A KeyboardInterrupt, which is no Exception, so `except Exception` does not catch it."""
 
 
 class _Other(BaseException):
-    """Neither an Exception nor a KeyboardInterrupt, so no list of the usual kinds catches it."""
+    """An error that is neither an Exception nor a KeyboardInterrupt, so no list of the usual kinds catches it."""
 
 
 _KINDS = {
@@ -101,7 +101,7 @@ _UNCAUGHT = {
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    """where: planning, launching, computing or waiting for a step. number: of the step, counted from 0."""
+    """An error that comes once. where: planning, launching, computing or waiting for a step. number: that step's."""
 
     where: str
     number: int
@@ -121,7 +121,7 @@ FAULTS += [_Fault("waiting for", 1, kind) for kind in (_NotFinite, _Other)]
 
 
 def require_one_ahead(answer: type[Stage]) -> None:
-    """Raises Wrong unless its steps are launched one ahead, and give the reference's tokens whatever comes."""
+    """Raise Wrong unless the stage launches one step ahead, and gives the reference's tokens whatever comes."""
     require_stage(answer)
     if missing := [name for name in NEEDED if name not in dir(answer(drawn_model(), num_blocks=4))]:
         raise Wrong(f"expected a subclass of TakingTurns: {answer.__name__} has no {', '.join(missing)}")
@@ -148,7 +148,7 @@ def _whole() -> list[list[int]]:
 
 
 def _judge_order(answer: type[Stage]) -> None:
-    """Wrong for a step that is asked for before the next one is launched. All requests run twice on the same stage."""
+    """Raise Wrong for a step that is asked for before the next one is launched. One stage runs all requests twice."""
     for title, num_tokens, sizes, done in ORDERS:
         device = _Watched()
         stage, _ = _begun(answer, [], 0, device=device, **sizes)
@@ -209,7 +209,7 @@ def _begun(
 
 
 def _watch_ahead(stage: Any, device: _Watched) -> None:
-    """Wrong for planning or launching as if nothing were in flight, which computes the same tokens again."""
+    """Raise Wrong for planning or launching as if nothing were in flight, which computes the same tokens again."""
     inside: list[bool] = []
     ahead = stage.ahead
 
@@ -247,7 +247,7 @@ def _watch_ahead(stage: Any, device: _Watched) -> None:
 
 
 def _to_the_end(stage: Any, seqs: list[Sequence], where: str) -> list[int]:
-    """How many sequences each call of step() returned."""
+    """Step until there is no work, and return how many sequences each call of step() returned."""
     returned: list[int] = []
     while stage.has_work:
         returned.append(_one_step(stage, seqs, where))

@@ -17,8 +17,10 @@ RUNS = 5
 
 
 def time_runs(stages: List[Any], work: Work, runs: int = RUNS) -> dict[str, list[float]]:
-    """Time `work`, all requests at once, on each stage, runs alternating. Every stage runs once before, since the first
-    steps capture graphs. Returns the seconds of each run, by the stage's name."""
+    """Time `work`, all requests at once, on each stage, runs alternating; return the seconds of each run by stage name.
+
+    Every stage runs once before, since the first steps capture graphs.
+    """
     for stage in stages:
         _run(stage, work)
     return interleaved({name_of(stage): partial(seconds_of, partial(_run, stage, work)) for stage in stages}, runs)

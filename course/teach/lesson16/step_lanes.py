@@ -26,8 +26,11 @@ PLAN, COMMIT, UPLOAD, COMPUTE = "plan", "commit", "upload", "compute"
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """Times of a step, in ms. plan: schedule, write the inputs, launch. commit: read, append, free. device: computing.
-    upload: of the inputs, before it; with a copy_engine beside the step before, else by the device itself."""
+    """Times of a step, in ms.
+
+    plan: schedule, write the inputs, launch. commit: read, append, free. device: computing. upload: copying the inputs
+    before it; with a copy_engine this overlaps the step before, else the device itself does it.
+    """
 
     plan: float
     commit: float
@@ -37,7 +40,7 @@ class Speeds:
 
 
 class LaneSpan(NamedTuple):
-    """In ms since the run began. step: its number."""
+    """A span of work in a lane, in ms since the run began. step: the number of the step."""
 
     lane: str
     what: str
@@ -48,8 +51,11 @@ class LaneSpan(NamedTuple):
 
 @dataclass(frozen=True)
 class Lanes:
-    """One run. is_model: its times are a model's, and exact. planned: when each request was first planned. tokens: when
-    each request got which token. outputs: the tokens. sizes: tokens that each step computed."""
+    """What host and device did in one run.
+
+    is_model: its times are a model's, and exact. planned: when each request was first planned. tokens: when each
+    request got which token. outputs: the tokens. sizes: how many tokens each step computed.
+    """
 
     name: str
     is_model: bool
@@ -68,16 +74,16 @@ class Lanes:
 
     @property
     def bubbles(self) -> float:
-        """How long the device was idle between its first step and its last."""
+        """Time in ms that the device was idle between its first step and its last."""
         own = [span for span in self.spans if span.lane == DEVICE]
         return own[-1].end - own[0].begin - self.busy(DEVICE)
 
     def latency(self, request: int) -> float:
-        """Time from a request's first plan to its last token. (Post 003's `latency` is that of a single step.)"""
+        """Return the time from a request's first plan to its last token (post 003's `latency` is that of one step)."""
         return self.tokens[request][-1] - self.planned[request]
 
     def gap(self, request: int) -> float:
-        """Mean time from one token of a request to its next."""
+        """Compute the mean time from one token of a request to its next."""
         times = self.tokens[request]
         return (times[-1] - times[0]) / (len(times) - 1)
 
@@ -117,7 +123,7 @@ class _WallClockMs(WallClock):
         return self.at(self.clock())
 
     def at(self, seconds: float) -> float:
-        """Time on this clock when perf_counter gives `seconds`."""
+        """Convert a time of perf_counter, in seconds, to this clock."""
         return 1e3 * (seconds - self.began)
 
     def spend(self, ms: float) -> None:
@@ -128,7 +134,7 @@ class _WallClockMs(WallClock):
 
 
 class _ModelDevice:
-    """Does the work at once, and reports it done when a device of that speed would be done."""
+    """A device that does the work at once, and reports it done when a device of that speed would be done."""
 
     def __init__(self, clock: ModelClock, speeds: Speeds) -> None:
         self.clock, self.speeds = clock, speeds
@@ -165,7 +171,7 @@ class _Promised:
 
 
 class _LaneRecorder:
-    """Records the lanes of host and device, from a stage's schedule and commit, and as its device."""
+    """A recorder of the lanes of host and device, from a stage's schedule and commit, and as its device."""
 
     def __init__(self, stage: Any, speeds: Speeds | None, host_ms: float, seqs: list[Sequence]) -> None:
         self.stage, self.speeds, self.seqs = stage, speeds, seqs
@@ -183,7 +189,7 @@ class _LaneRecorder:
         self.num_committed, self.plan_began = 0, 0.0
 
     def listening(self) -> AbstractContextManager[Any]:
-        """Inside, calls of the stage's methods and its device come here first."""
+        """Route calls of the stage's methods and its device through this recorder, inside a `with`."""
         schedule, commit = partial(self._schedule, self.stage.schedule), partial(self._commit, self.stage.commit)
         return patch.multiple(self.stage, device=self, schedule=schedule, commit=commit)
 

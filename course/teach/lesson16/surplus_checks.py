@@ -14,7 +14,7 @@ Row = tuple[list[int], int, str | None]  # its tokens, max_len, finish_reason
 
 
 class Running:
-    """A sequence as exercise 16.3 has it."""
+    """A sequence with what exercise 16.3 gives it."""
 
     def __init__(self, token_ids: list[int], max_len: int, finish_reason: str | None) -> None:
         self.token_ids, self.max_len, self.finish_reason = list(token_ids), max_len, finish_reason
@@ -46,7 +46,7 @@ def _run_commit(answer: Callable[..., Any], rows: list[Row], tokens: list[int], 
 
 
 def _own_objects(tokens: list[int]) -> list[int]:
-    """Equal numbers that are different objects, as those from a device are."""
+    """Copy the numbers to objects of their own, since those from a device are never the same objects."""
     return [int(str(token)) for token in tokens]
 
 
@@ -67,7 +67,7 @@ def _draw_commit(rng: Random) -> tuple[list[Row], list[int], int]:
 
 
 def _draw_refusal(rng: Random) -> tuple[list[Row], list[int], int]:
-    """A -1 of a sequence that runs, in any row, beside surplus tokens that may also be -1."""
+    """Draw a batch with a -1 for a running sequence, in any row, beside surplus tokens that may also be -1."""
     rows, tokens, stop = _draw_commit(rng)
     rows, tokens = [([3], 5, None), *rows], [rng.choice((stop, 4)), *tokens]
     running = [i for i, (_, _, reason) in enumerate(rows) if reason is None]
@@ -105,7 +105,7 @@ Change = Callable[[list[int], int, str | None, int, int], tuple[list[int], str |
 
 
 def _each(change: Change) -> Callable[..., dict[str, Any]]:
-    """Commit row by row."""
+    """Make a commit that changes row by row."""
 
     def commit(rows: list[Row], tokens: list[int], stop: int) -> dict[str, Any]:
         after = [change(*row, token, stop) for row, token in zip(rows, tokens, strict=True)]
@@ -119,7 +119,7 @@ def _each(change: Change) -> Callable[..., dict[str, Any]]:
 
 
 def _each_running(change: Callable[..., tuple[list[int], str | None, bool]]) -> Callable[..., dict[str, Any]]:
-    """Commit row by row what has not ended. change: as above, without a reason."""
+    """Make a commit that changes only rows that have not ended. change: as in _each, without a reason."""
     return _each(lambda ids, m, r, t, s: (ids, r, False) if r else change(ids, m, t, s))
 
 
@@ -168,7 +168,7 @@ COMMITTED = Comparison(COMMITS, Expected(committed, COMMIT_MISTAKES), _describe_
 
 
 def require_committed(answer: Callable[..., Any]) -> None:
-    """Raises Wrong unless surplus tokens are left out, and all others appended."""
+    """Raise Wrong unless surplus tokens are left out, and all others appended."""
     COMMITTED(answer)
     require_all(REFUSALS, partial(_judge_refusal, answer), _describe_commit)
 

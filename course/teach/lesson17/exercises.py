@@ -29,7 +29,7 @@ def right_key(arrival: int, priority: int, prompt_len: int, output_len: int, mad
 
 
 def order_by(key: Key) -> Callable[[list[Waiting], int], list[int]]:
-    """The arrivals in the order of a key."""
+    """Make a function that lists the arrivals in the order of a key."""
     return lambda waiting, round_size: [w[0] for w in sorted(waiting, key=lambda w: key(*w, round_size))]
 
 
@@ -176,7 +176,7 @@ def _judge_abort(answer: Callable[..., Any], count: int, named: tuple[int, ...],
 
 
 def _watch_abort(scheduler: Any) -> list[Sequence]:
-    """Sequences that abort is called for, from now on."""
+    """Return a list that gets each sequence for which abort is called from now on."""
     called, abort = [], scheduler.abort
 
     def watched(seq: Sequence) -> None:

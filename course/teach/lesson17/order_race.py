@@ -38,7 +38,7 @@ Policies = Mapping[str, str | Callable[[], Policy]]  # by the name in the table;
 
 @dataclass(frozen=True, repr=False)
 class OrderRace(View):
-    """text/plain has the exact columns; the times, and the sentences that follow from them, are in the live view."""
+    """Results of race_orders. text/plain has the exact columns; times, and sentences on them, are in the live view."""
 
     table: Table
     said: Said
@@ -47,7 +47,7 @@ class OrderRace(View):
         return repr(self.table)
 
     def speed(self, pool: str, policy: str) -> float:
-        """How many times as fast as the first policy this one is on real engines.
+        """Return how many times as fast as the first policy this one is on real engines.
 
         Raises KeyError for a pool or a policy that was not in the race.
         """
@@ -81,8 +81,10 @@ def race_orders(
     cost: Cost,
     clock: Clock = perf_counter,
 ) -> OrderRace:
-    """Make one row per pool and policy, and compare each policy with the first. The engines are warm: every graph is
-    captured before, and each run has new prompts, so that the prefix cache has none of them."""
+    """Make one row per pool and policy, and compare each policy with the first.
+
+    The engines are warm: every graph is captured before. Each run has new prompts, so that none is in the prefix cache.
+    """
     rows: list[dict[str, Any]] = []
     sentences: list[str] = []
     with progress_bar("runs of the engine", len(pools) * len(policies) * RUNS) as done:
@@ -152,7 +154,7 @@ def _real(taken: List[RealRun]) -> dict[str, float]:
 
 
 def _sentences(pool: str, rows: List[dict[str, Any]], taken: Mapping[str, List[RealRun]]) -> list[str]:
-    """One sentence for each policy but the first: its steps and seconds compared with the first."""
+    """Write one sentence for each policy but the first: its steps and seconds compared with the first."""
     first, *others = rows
     speeds = {name: [1 / run.seconds for run in own] for name, own in taken.items()}
     sentences = []

@@ -112,7 +112,7 @@ def _tenths(frame: Any) -> tuple[float, float]:
 
 
 def _times(requests: List[Requested], metric: str) -> dict[str, float]:
-    """Raises ValueError for an unknown metric."""
+    """Summarise one metric of the requests; raises ValueError for an unknown metric."""
     if metric not in METRICS_BY_NAME:
         raise ValueError(f"metric must be one of {', '.join(METRICS_BY_NAME)}, got {metric!r}")
     return summary([r.times for r in requests], [METRICS_BY_NAME[metric]])[metric]

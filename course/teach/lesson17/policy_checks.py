@@ -19,7 +19,7 @@ SETTING = EngineSetting(num_blocks=512, block_size=16, max_num_seqs=8, max_model
 
 
 class StepCost:
-    """Every step lasts 1."""
+    """A cost by which every step lasts 1."""
 
     about = "every step lasts 1"
 
@@ -36,7 +36,7 @@ def _arrivals(seed: int) -> tuple[Arrival, ...]:
 
 
 def mean_latency(seed: int, policy: str | Policy) -> float:
-    """Steps from arrival to last token, in a drawn workload."""
+    """Return the mean number of steps from arrival to last token, in a drawn workload."""
     cluster = Cluster(replace(SETTING, scheduling_policy=policy), StepCost())
     cluster.run(list(_arrivals(seed)))
     return request_times(cluster.requests)["e2e_latency"]["mean"]
@@ -51,7 +51,7 @@ def _request(prompt_len: int, max_tokens: int, made: int = 0) -> Sequence:
 
 
 def require_keys(policy: Policy) -> None:
-    """Raises Wrong for keys that a queue cannot be sorted by, also those of preempted sequences."""
+    """Raise Wrong for keys that a queue cannot be sorted by, also those of preempted sequences."""
     new = [_request(3, 40), _request(30, 5), _request(9, 9)]
     preempted = [_request(3, 40, made=7), _request(9, 9, made=8)]
     for seqs, whose in ((new, ""), ([*new, *preempted], " (a preempted sequence is queued again, with its output)")):
@@ -75,7 +75,7 @@ def _require_sortable(policy: Policy, seqs: list[Sequence], whose: str) -> None:
 
 
 def require_rounds(policy: Policy) -> None:
-    """Raises Wrong where pick returns no index, or that of a later round or priority, however much room there is."""
+    """Raise Wrong where pick returns no index, or that of a later round or priority, however much room there is."""
     for priorities_and_rounds in ([(0, 0), (0, 0), (0, 1), (0, 1)], [(0, 0), (1, 0), (1, 0)], [(-1, 3), (0, 0)]):
         for outputs in ((60, 40, 20, 3), (3, 20, 40, 60)):
             requests = zip(priorities_and_rounds, PROMPT_LENS, outputs, strict=False)
@@ -170,7 +170,7 @@ def _told(params: dict[str, Any]) -> str:
 
 
 def why_too_long(policy: Policy) -> str:
-    """End of a sentence with the reason; empty if it is not known."""
+    """Return the end of a sentence that gives the reason; empty if it is not known."""
     few, many = policy.key(_request(5, 3)), policy.key(_request(5, 60))
     short, long = policy.key(_request(3, 9)), policy.key(_request(30, 9))
     if few > many:

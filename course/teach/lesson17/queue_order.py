@@ -29,7 +29,7 @@ Order = list[int]
 
 
 def order_queue(outputs: List[int], slots: int) -> ComputedPicture:
-    """Requests of that many output tokens, all queued at the start; `slots` of them run at a time.
+    """Draw requests of that many output tokens, all queued at the start, of which `slots` run at a time.
 
     In the page, clicks on requests put them in order; those that are left follow in the order of arrival. Raises
     ValueError for no request or more than 16, for a length below 1, and for slots below 1.
@@ -57,7 +57,7 @@ def order_queue(outputs: List[int], slots: int) -> ComputedPicture:
 
 
 def presets(outputs: List[int]) -> dict[str, Order]:
-    """The requests' numbers in the order of each policy; of equals, the first comes first."""
+    """List the requests' numbers in the order of each policy; equal requests keep the order of arrival."""
     arrival = range(len(outputs))
     return {
         "first come": list(arrival),
@@ -67,7 +67,7 @@ def presets(outputs: List[int]) -> dict[str, Order]:
 
 
 def run(outputs: List[int], slots: int) -> tuple[int, int]:
-    """Steps of the run, and steps that all requests wait together, in the order given."""
+    """Count the steps of a run in the order given, and the steps that all requests wait together."""
     free, waited = [0] * slots, 0
     for length in outputs:
         start = min(free)
@@ -81,7 +81,7 @@ def told(steps: int, waited: int) -> str:
 
 
 def _ranks(orders: dict[str, Order], num: int) -> list[Spec]:
-    """r0, r1, ...: the place in the order that clicks gave to each request, from 1; 0 for none."""
+    """Declare r0, r1, ...: the place in the order that clicks gave to each request, from 1; 0 for none."""
     ranks: list[Spec] = []
     for i in range(num):
         move_up = f"datum.rank > 0 && r{i} > datum.rank ? r{i} - 1 : r{i}"
@@ -96,7 +96,7 @@ def _ranks(orders: dict[str, Order], num: int) -> list[Spec]:
 
 
 def _places(outputs: List[int], slots: int) -> list[Spec]:
-    """For each position in the queue: which request, its first step and its slot; each from the one before it."""
+    """Compute which request is at each place of the queue, its first step and its slot, each from the place before."""
     num = len(outputs)
     signals: dict[str, str] = {}
     for i in range(num):  # those without a rank follow, in the order of arrival
@@ -172,7 +172,7 @@ def _marks(orders: dict[str, Order], facts: List[str], slots: int) -> list[Spec]
 
 
 def _buttons(orders: dict[str, Order], facts: List[str]) -> list[Spec]:
-    """Each policy is a button: a click gives its order. Right of it, what the policy reaches."""
+    """Draw each policy as a button: a click gives its order. Right of it stands what the policy reaches."""
     marks = []
     for n, (name, fact) in enumerate(zip(orders, facts, strict=True)):
         y = BUTTONS_TOP + 24 * n

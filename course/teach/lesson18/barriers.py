@@ -33,8 +33,10 @@ def many_loops(out: np.ndarray) -> None:
 
 
 def time_barriers(kernel: Callable[..., Any], num_layers: int) -> Table:
-    """Time parallel loops with one number for each thread: all that is left is to share them out, and to wait until
-    every thread is done. kernel: a compiled step, whose parallel loops are counted in its source."""
+    """Time parallel loops with one number per thread: only sharing out the tasks and waiting for the threads is left.
+
+    kernel: a compiled step, whose parallel loops are counted in its source.
+    """
     in_layers, around = loops_of_step(kernel)
     count = num_layers * in_layers + around
     out = np.zeros(2)
@@ -45,7 +47,7 @@ def time_barriers(kernel: Callable[..., Any], num_layers: int) -> Table:
 
 
 def loops_of_step(kernel: Any) -> tuple[int, int]:
-    """Parallel loops of a step in each layer, and around the layers: calls of functions that have one."""
+    """Count the parallel loops of a step, in each layer and around the layers: calls of functions that have one."""
     names = kernel.py_func.__globals__
     tree = ast.parse(textwrap.dedent(inspect.getsource(kernel.py_func)))
     body = tree.body[0]

@@ -163,7 +163,7 @@ def _causal(*case: int, seen: Callable[[Tensor], Tensor] = torch.tril) -> Tensor
 
 
 def _with_cache(answer: Callable[..., Any], *case: int) -> Tensor:
-    """Compare what comes out, and the cache."""
+    """Check the cache that an answer writes, and return what comes out."""
     kept: Arrays = {}
 
     def make(*case: int) -> Arrays:

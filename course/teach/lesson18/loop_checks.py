@@ -32,9 +32,11 @@ def explain_values(got: Any, want: Any) -> str | None:
 def run_loops(
     make: Make, changes: tuple[str, ...] = ("out",), most_reads: Callable[..., int] | None = None
 ) -> Callable:
-    """How a Comparison calls an answer: as plain Python, the tasks of each loop in a drawn order. Raises Wrong for a
-    race, for no parallel loop, and for a changed argument other than those named. most_reads: of the weight's elements
-    in that case."""
+    """Make a call for a Comparison: it runs an answer as plain Python, the tasks of each loop in a drawn order.
+
+    The call raises Wrong for a race, for no parallel loop, and for a changed argument other than those named.
+    most_reads: how often a case may read elements of the weight; None for no limit.
+    """
 
     def call(answer: Callable[..., Any], *case: Any) -> Tensor:
         arrays = make(*case)
@@ -59,7 +61,7 @@ def run_loops(
 
 
 def require_compiled(answer: Any, make: Make, right: Callable[..., Tensor], cases: list[Case]) -> None:
-    """The same cases with the function compiled: what Numba refuses, and what only threads get wrong."""
+    """Run these cases with the function compiled, and raise Wrong for what Numba refuses or only threads get wrong."""
     loop = compiled_loop(answer)
     for case in cases:
         arrays = make(*case)
@@ -72,7 +74,7 @@ def require_compiled(answer: Any, make: Make, right: Callable[..., Tensor], case
 
 
 def num_allocations(answer: Any, arrays: Mapping[str, Any]) -> int:
-    """Places in the machine code of a function where it asks for memory for a new array."""
+    """Count the places in the machine code of a function where it asks for memory for a new array."""
     compiled = njit(getattr(answer, "py_func", answer))
     compiled(*arrays.values())
     return sum(len(re.findall(r"call [^\n]*@NRT_MemInfo_alloc\w*\(", ir)) for ir in compiled.inspect_llvm().values())

@@ -24,10 +24,10 @@ Rows = list[dict[str, Any]]
 
 
 def draw_melting(before: OperationTimes, after: OperationTimes) -> VegaPicture:
-    """Draw a decode step of two stages on one scale of time, as time_operations has measured them. The switch lets the
-    operations of the first melt into the one operation of the second. Grey is what the host does around them.
+    """Draw a decode step of two stages on one scale of time, as time_operations has measured them.
 
-    Raises ValueError unless the second has one operation, and both have as many sequences.
+    The switch lets the operations of the first melt into the one operation of the second. Grey is what the host does
+    around them. Raises ValueError unless the second has one operation, and both have as many sequences.
     """
     if len(after.operations) != 1:
         raise ValueError(f"after must be a step of one operation, got {len(after.operations)} of {after.stage}")
@@ -46,7 +46,7 @@ def draw_melting(before: OperationTimes, after: OperationTimes) -> VegaPicture:
 
 
 def _host(times: OperationTimes) -> float:
-    """Microseconds of a step around its replay. Both were measured apart, so noise could make it negative."""
+    """Return the microseconds of a step around its replay; 0 where noise makes the separate measurements cross."""
     return max(0.0, times.step_us - times.replay_us)
 
 
@@ -71,7 +71,7 @@ def _spec(before: OperationTimes, after: OperationTimes, text: str) -> dict[str,
 
 
 def _signals() -> Rows:
-    """melted: how far, from 0 for all operations to 1 for one function."""
+    """Declare the signals. melted: how far the switch is, from 0 for all operations to 1 for one function."""
     bind = {"input": "radio", "options": [BY_ONE, MELTED], "name": "a step is computed "}
     target = f"run == '{MELTED}' ? min(melted + {MELTING}, 1) : max(melted - {MELTING}, 0)"
     moves = {"events": {"type": "timer", "throttle": TICK_MS}, "update": target}
@@ -79,7 +79,7 @@ def _signals() -> Rows:
 
 
 def _boxes(before: OperationTimes, after: OperationTimes, scale: float) -> Rows:
-    """Each with its place and width before (0) and after (1). What is between two operations is left empty."""
+    """Place each operation's box, its x and width before (0) and after (1). Gaps between operations are left empty."""
     hosts = _host(before), _host(after)
     shrink = after.replay_us / before.replay_us
     boxes: Rows = [
@@ -101,7 +101,7 @@ def _boxes(before: OperationTimes, after: OperationTimes, scale: float) -> Rows:
 
 
 def _labels(before: OperationTimes, after: OperationTimes) -> Rows:
-    """fades: 1 for the step before, -1 for the one after."""
+    """Write the labels. fades: 1 for the step before, -1 for the one after."""
     return [
         {
             "x": 0, "y": 16, "fades": fades,
@@ -113,7 +113,7 @@ def _labels(before: OperationTimes, after: OperationTimes) -> Rows:
 
 
 def _ticks(longest: float) -> Rows:
-    """About six ticks of the axis, in microseconds."""
+    """Place about six ticks of the axis, in microseconds."""
     step = next(nice * 10**power for power in range(9) for nice in NICE if nice * 10**power >= longest / 7)
     marks = range(0, int(longest) + 1, step)
     return [{"x": mark * WIDTH / longest, "text": f"{mark:,} µs" if mark else "0"} for mark in marks]

@@ -45,8 +45,10 @@ class Timed(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class OperationTimes(View):
-    """operations: of the median replay. step_us: a whole decode step, the host's part around the replay included.
-    text/plain has the counts alone."""
+    """Times of a decode step as a view. text/plain has the counts alone.
+
+    operations: of the median replay. step_us: a whole decode step, the host's part around the replay included.
+    """
 
     stage: str
     batch_size: int
@@ -66,9 +68,9 @@ class OperationTimes(View):
 
 
 def time_operations(stage_class: type[Stage], model: Model, batch_size: int = 1) -> OperationTimes:
-    """Time every operation of a stage's captured decode step, on a CPU, and the step as a whole. The table adds up the
-    kinds of operations, beside the time that reading all weights once takes on this machine.
+    """Time every operation of a stage's captured decode step, on a CPU, and the step as a whole.
 
+    The table adds up the kinds of operations, beside the time that reading all weights once takes on this machine.
     Raises ValueError for a model elsewhere, and for a stage without graphs.
     """
     if model.device.type != "cpu":
@@ -92,7 +94,7 @@ def time_operations(stage_class: type[Stage], model: Model, batch_size: int = 1)
 
 
 def timed_replay(graph: RecordedGraph) -> Callable[[], list[Timed]]:
-    """A replay of the same operations that notes when each begins and ends."""
+    """Make a replay of the same operations that notes when each begins and ends."""
     notes: list[Timed] = []
     recorded: Any = graph.replay
     nodes: dict[fx.Node, fx.Node] = {}

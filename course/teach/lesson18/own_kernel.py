@@ -16,8 +16,9 @@ from ..exercises.attempt import does_nothing
 
 
 def with_loops(stage_class: type[Stage], name: str, **loops: Callable[..., None]) -> type[Stage]:
-    """A subclass of a stage whose step is one compiled function, which calls these loops instead of its own of the same
-    names. Plain functions are compiled, with parallel loops and the same freedom in the order of sums. The new step is
+    """Make a subclass of a stage whose step, one compiled function, calls these loops instead of its own, by name.
+
+    Plain functions are compiled, with parallel loops and the same freedom in the order of sums. The new step is
     compiled when it first runs, which takes some seconds. A loop that does nothing yet, `...`, is left out. name: of
     the new stage, in tables and races.
 

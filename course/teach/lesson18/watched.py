@@ -35,7 +35,7 @@ class Log:
     written_outside: set[str] = field(default_factory=set)
 
     def loop(self, *bounds: int) -> Iterator[int]:
-        """Stands for prange: the tasks in a drawn order, or in their own."""
+        """Stand in for prange: yield the tasks in a drawn order, or in their own."""
         tasks = list(range(*bounds))
         if self.task is not None:  # Numba runs an inner loop in turn
             yield from tasks
@@ -65,8 +65,10 @@ class Log:
 
 
 class Watched(NDArrayOperatorsMixin):
-    """An array, or a view of one, whose elements are noted when they are read or written. elements: their places in
-    the array, in the shape of the view."""
+    """An array, or a view of one, that notes which of its elements are read or written.
+
+    elements: their places in the array, in the shape of the view.
+    """
 
     def __init__(self, log: Log, name: str, values: np.ndarray, elements: np.ndarray | None = None) -> None:
         self._log, self._name, self._values = log, name, values
@@ -127,7 +129,7 @@ class Watched(NDArrayOperatorsMixin):
 
 
 def _plain(value: Any) -> Any:
-    """The numbers of a watched array, which are read; also of several, as an index has them."""
+    """Read the numbers of a watched array, or of several in a tuple, as an index has them."""
     if isinstance(value, Watched):
         return np.asarray(value)
     if isinstance(value, tuple):
@@ -136,7 +138,7 @@ def _plain(value: Any) -> Any:
 
 
 class _Shared:
-    """NumPy, whose new arrays are watched when all tasks share them: made outside of every task."""
+    """NumPy, but new arrays that all tasks share, because they are made outside of every task, are watched."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -154,10 +156,10 @@ class _Shared:
 
 
 def watch(function: Callable[..., Any], arrays: dict[str, Any], order: random.Random | None = None) -> tuple[Any, Log]:
-    """Call a function, compiled or not, as plain Python with these arguments by name. Returns what it returns, and what
-    it touched. order: draws the order of the tasks of each parallel loop; None for as they come.
+    """Call a function, compiled or not, as plain Python with these arguments by name; return its result and a Log.
 
-    Arrays that a task makes are its own, and not watched. Those that are made outside of tasks are.
+    order: draws the order of the tasks of each parallel loop; None for their own order. Arrays that a task makes are
+    its own, and not watched. Those that are made outside of tasks are watched.
     """
     log = Log(order)
     plain = getattr(function, "py_func", function)

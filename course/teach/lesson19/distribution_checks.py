@@ -49,7 +49,7 @@ def expected_counts(
     last: Callable[[list[Row], list[Row]], Row] = lambda q, p: p[-1],
     keeps_rejected: bool = False,
 ) -> Counts:
-    """last: weights of the token after a draft that is accepted."""
+    """Compute how often each output is expected in all runs. last: weights of the token after an accepted draft."""
     found: dict[tuple[int, ...], float] = defaultdict(float)
     left = float(RUNS)
     for i, token in enumerate(draft):
@@ -64,13 +64,13 @@ def expected_counts(
 
 
 def _shares(weights: Row) -> list[tuple[tuple[int, ...], float]]:
-    """Each token with its share of the weights; no token at all where there are none."""
+    """List each token with its share of the weights; where there are no weights, no token gets the whole share."""
     total = sum(weights)
     return [((token,), weight / total) for token, weight in enumerate(weights) if weight > 0] or [((), 1.0)]
 
 
 def _going_on(draft: list[int], draft_probs: list[Row], model_probs: list[Row]) -> Counts:
-    """Every token is accepted or replaced, and the last one follows."""
+    """Count as if every token were accepted or replaced, and the last one followed."""
     found: Counts = {(): float(RUNS)}
     for i, token in enumerate(draft):
         p, q = model_probs[i], draft_probs[i]
@@ -81,7 +81,7 @@ def _going_on(draft: list[int], draft_probs: list[Row], model_probs: list[Row]) 
 
 
 def _one_number(draft: list[int], draft_probs: list[Row], model_probs: list[Row]) -> Counts:
-    """One random number for all drafted tokens: given that the ones before are accepted, it is below their ratios."""
+    """Count for an answer that compares one random number with the ratios of all drafted tokens."""
     so_far = 1.0
 
     def accept(p: Row, q: Row, token: int) -> float:
@@ -141,7 +141,7 @@ MISTAKES: dict[str, Callable[..., Counts]] = {
 
 
 def explain_counts(got: Counts, want: Counts) -> str | None:
-    """The outcome that comes too often or too rarely by most; None where chance explains the differences."""
+    """Name the outcome that comes too often or too rarely by most; None where chance explains the differences."""
     if impossible := [tokens for tokens in got if tokens not in want]:
         tokens, about = max(impossible, key=lambda tokens: got[tokens]), "never"
     elif is_chance(got, want):
@@ -153,7 +153,7 @@ def explain_counts(got: Counts, want: Counts) -> str | None:
 
 
 def is_chance(got: Counts, want: Counts) -> bool:
-    """Whether draws from the wanted distribution would differ as much with a probability above RARE.
+    """Decide whether draws from the wanted distribution would differ as much with a probability above RARE.
 
     A bound for any number of draws (Agrawal, 2020, theorem I.2): for m outcomes, draws times their relative entropy
     exceed x > m - 1 with a probability of at most exp(-x) (e x / (m - 1)) ** (m - 1).
@@ -164,12 +164,12 @@ def is_chance(got: Counts, want: Counts) -> bool:
 
 
 def count_runs(answer: Callable[..., Any], draft: list[int], draft_probs: list[Row], model_probs: list[Row]) -> Counts:
-    """How often an answer emits what. Raises Wrong for anything but token ids."""
+    """Count how often an answer emits which tokens. Raises Wrong for anything but token ids."""
     return Counter(_run(answer, (draft, draft_probs, model_probs), RUNS))
 
 
 def _run(answer: Callable[..., Any], case: Drafted, times: int) -> list[tuple[int, ...]]:
-    """The tokens of each run, all with one generator."""
+    """Collect the tokens of each run, all with one generator."""
     draft, *rows = case
     q, p = _read_only(*rows)
     rng = np.random.default_rng(0)
@@ -195,7 +195,7 @@ def emitted(got: Any) -> tuple[int, ...]:
 
 
 def require_own_rng(answer: Callable[..., Any]) -> None:
-    """Raises Wrong unless equal generators give equal tokens."""
+    """Raise Wrong unless equal generators give equal tokens."""
     if _run(answer, UNLIKE, 100) != _run(answer, UNLIKE, 100):
         raise Wrong(
             "the distribution is right, but two generators with one seed give different tokens: take every random "
@@ -204,7 +204,7 @@ def require_own_rng(answer: Callable[..., Any]) -> None:
 
 
 def _draw_row(rng: Random, vocab_size: int) -> Row:
-    """Sixteenths. Small vocabularies and few parts give zeros and rows with one token, too."""
+    """Draw probabilities in sixteenths. Small vocabularies and few parts give zeros and rows with one token, too."""
     times = Counter(rng.choices(range(vocab_size), [rng.choice((0, 1, 3)) + 0.01 for _ in range(vocab_size)], k=PARTS))
     return [times[token] / PARTS for token in range(vocab_size)]
 

@@ -28,7 +28,7 @@ WIDEST_STEP, BESIDE_STEPS = 14, 230  # pixels: a step of one token, and what the
 
 @dataclass(frozen=True)
 class DraftStep:
-    """draft: the drafted ids. tokens: the ids that the sequence got."""
+    """A step of a request with drafts. draft: the drafted ids. tokens: the ids that the sequence got."""
 
     draft: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -40,7 +40,7 @@ class DraftStep:
 
     @property
     def rejected(self) -> tuple[int, ...]:
-        """Drafted tokens that the model did not choose. None where the text ended within the draft."""
+        """Drafted tokens that the model did not choose; empty where the text ended within the draft."""
         return self.draft[self.num_accepted :] if len(self.tokens) > self.num_accepted else ()
 
     @property
@@ -54,7 +54,7 @@ class DraftStep:
 
 
 def picture_of(steps: List[DraftStep], prompt_ids: List[int], tokenizer: Tokenizer) -> Grid:
-    """A frame for each step. steps: the first one is the prompt's, without a draft."""
+    """Draw a frame for each step. steps: the first one is the prompt's, without a draft."""
     num_tokens = sum(len(step.tokens) for step in steps)
     drafted = sum(len(step.draft) for step in steps)
     accepted = sum(step.num_accepted for step in steps)
@@ -75,14 +75,13 @@ def picture_of(steps: List[DraftStep], prompt_ids: List[int], tokenizer: Tokeniz
 
 
 def readable(tokenizer: Tokenizer, token_id: int) -> str:
-    """A token as text: its spaces and line ends can be seen. A special token by its name."""
+    """Write a token as text with visible spaces and line ends, and a special token by its name."""
     text: str = tokenizer.decode([token_id]) or tokenizer.id_to_token(token_id) or ""
     return text.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥").replace("\r", "␍")
 
 
 def _text_cells(steps: List[DraftStep], prompt_ids: List[int], tokenizer: Tokenizer) -> list[Cell]:
-    """The text after the last of these steps, with the colours of that step; its rejected tokens come last, so that
-    nothing moves when they go."""
+    """Draw the text after the last step in that step's colours; rejected tokens come last, so that nothing moves."""
     *earlier, now = steps
     styled = [
         *((token, PROMPT) for token in prompt_ids[-MOST_PROMPT:]),
@@ -103,7 +102,7 @@ def _text_cells(steps: List[DraftStep], prompt_ids: List[int], tokenizer: Tokeni
 
 
 def _text_panel(cells: list[Cell], bottom: float, num_prompt: int) -> Panel:
-    """bottom: the last row of all frames, so that nothing below moves."""
+    """Draw the text. bottom: the last row of all frames, so that nothing below moves."""
     crosses = [
         Line((cell.row + 0.46, cell.column + 2), (cell.row + 0.46, cell.column + cell.width - 4), INK)
         for cell in cells
@@ -115,7 +114,7 @@ def _text_panel(cells: list[Cell], bottom: float, num_prompt: int) -> Panel:
 
 
 def _steps_panel(steps: List[DraftStep], most: int) -> Panel:
-    """Above, each step as wide as its tokens; below, the same tokens one by one. most: tokens at the end."""
+    """Draw each step as wide as its tokens, and below it the same tokens one by one. most: tokens at the end."""
     sizes = [len(step.tokens) for step in steps]
     starts = list(accumulate(sizes, initial=0))
     end = starts[-1]
@@ -129,7 +128,7 @@ def _steps_panel(steps: List[DraftStep], most: int) -> Panel:
 
 
 def _step_cell(start: int, size: int, pitch: float) -> Cell:
-    """Green where drafted tokens were accepted, with their number where there is room for it."""
+    """Make a step's cell: green, with its number of tokens where there is room, if drafted tokens were accepted."""
     if size == 1:
         return Cell(0, start)
     return Cell(0, start, size if size * pitch > 12 else "", ACCEPTED.colour, width=size)

@@ -29,7 +29,7 @@ Rows = list[dict[str, Any]]
 
 
 class RequestRun:
-    """The same requests on one stage, run after run. num_steps, num_drafted, num_accepted: of the last run."""
+    """Runs of the same requests on one stage. num_steps, num_drafted, num_accepted: of the last run."""
 
     def __init__(self, stage_class: Callable[..., Any], model: Model, prompts: Prompts, params: list[SamplingParams]):
         longest = max(len(prompt) + p.most_tokens for prompt, p in zip(prompts, params, strict=True))
@@ -43,7 +43,7 @@ class RequestRun:
         self.num_steps = self.num_drafted = self.num_accepted = 0
 
     def run(self) -> list[list[int]]:
-        """The new tokens of each request."""
+        """Run the requests and return the new tokens of each."""
         seqs = [Sequence(list(prompt), p) for prompt, p in zip(self.prompts, self.params, strict=True)]
         for seq in seqs:
             self.stage.add(seq)
@@ -56,7 +56,7 @@ class RequestRun:
         return [seq.output_ids for seq in seqs]
 
     def _drafts_so_far(self) -> tuple[int, int]:
-        """Tokens that the stage has drafted, and those of them that were accepted."""
+        """Return the number of tokens that the stage has drafted, and of those that were accepted."""
         return getattr(self.stage, "num_drafted", 0), getattr(self.stage, "num_accepted", 0)
 
 
@@ -136,8 +136,10 @@ def _on_one_batch(name: str, runs: Mapping[str, RequestRun], done: Callable[[], 
 
 
 def prove_drafts(stage_class: type[Any], model: Model, prompts: Prompts, max_tokens: int = 32) -> Table:
-    """Greedy tokens of prompts that are added to a stage's queue at once, against both oracles: as teach.prove, which
-    decodes without a queue and so without drafts."""
+    """Compare the greedy tokens of prompts that are added to a stage's queue at once with both oracles.
+
+    teach.prove does the same, but decodes without a queue and so without drafts.
+    """
     run = RequestRun(stage_class, model, prompts, [SamplingParams(max_tokens, ignore_eos=True)] * len(prompts))
     verdicts = judge(run.stage, model, [list(prompt) for prompt in prompts], max_tokens, run.run)
     verdicts.title += f"; {run.num_accepted} of {run.num_drafted} drafted tokens accepted"

@@ -32,13 +32,15 @@ def time_rows(stage_class: type[Stage], model: Model, most: int = 9) -> Table:
 
 
 def repeating_prompts(model: Model, number: int, seed: int = 0) -> list[list[int]]:
-    """Prompts that the bundled model goes on to repeat: the ones of several candidates from which most can be drafted,
-    the best first."""
+    """Choose prompts on which drafting works best, from candidates that the bundled model repeats; the best first."""
     return repeating(model, "tiny", number, PROMPT_LEN, MAX_TOKENS, seed)
 
 
 def acceptance(stage_class: type[Any], model: Model, prompt: list[int], max_tokens: int = MAX_TOKENS) -> float:
-    """Share of drafted tokens that are accepted, of those whose predecessors are. Raises ValueError without drafts."""
+    """Compute the share of drafted tokens that are accepted, of those whose predecessors are.
+
+    Raises ValueError without drafts.
+    """
     seq = Sequence(list(prompt), SamplingParams(max_tokens, ignore_eos=True))
     steps = record_drafts(stage_class, model, seq)
     accepted = sum(step.num_accepted for step in steps)

@@ -17,15 +17,17 @@ MOST_ROWS = 16  # of a step: the last token, and what is drafted
 
 
 def draw_drafts(stage_class: type[Any], model: Model, tokenizer: Tokenizer, prompt: str, max_tokens: int = 48) -> Grid:
-    """A frame for each step of a greedy request: the text so far, what was drafted, and what of it was accepted.
-    stage_class: with a method `draft`, as stage 19 has. Raises ValueError as a stage does for a request."""
+    """Draw a frame for each step of a greedy request: the text so far, what was drafted, and what of it was accepted.
+
+    stage_class: with a method `draft`, as stage 19 has. Raises ValueError as a stage does for a request.
+    """
     prompt_ids = tokenizer.encode(prompt).ids
     seq = Sequence(prompt_ids, SamplingParams(max_tokens, ignore_eos=True))
     return picture_of(record_drafts(stage_class, model, seq), prompt_ids, tokenizer)
 
 
 def record_drafts(stage_class: type[Any], model: Model, seq: Sequence) -> list[DraftStep]:
-    """Run a sequence alone to its end. The steps that gave it tokens, the first of which is its prompt's."""
+    """Run a sequence alone to its end, and return the steps that gave it tokens; the first one is its prompt's."""
     drafted: list[int] = []
 
     class Recording(stage_class):

@@ -47,6 +47,6 @@ class EngineDrafts(EngineAlone):
 def race_engine_drafts(
     model: Model, batches: Mapping[str, Prompts], max_tokens: int = 64, temperature: float = 0.0
 ) -> Table:
-    """As race_drafts, for the engine without drafts and with them. All counts of steps are live."""
+    """Race the engine without drafts and with them, as race_drafts does stages. All counts of steps are live."""
     measured = measured_rows([EngineAlone, EngineDrafts], model, batches, max_tokens, temperature)
     return shown(*measured, [*LIVE, *COUNTS])

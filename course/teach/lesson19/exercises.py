@@ -17,7 +17,7 @@ from .distribution_checks import DISTRIBUTIONS, require_own_rng
 
 
 def unchanged(*names: str) -> Call:
-    """Call an answer, and raise Wrong if it changes what it was handed. names: of its arguments."""
+    """Make a call of an answer that raises Wrong if it changes the arguments it was given. names: of the arguments."""
 
     def call(answer: Callable[..., Any], *case: Any) -> Any:
         before = deepcopy(case)
@@ -45,8 +45,11 @@ def ngram_draft(
     sizes: Callable[[int, int], range] = lambda longest, shortest: range(longest, shortest - 1, -1),
     takes: Callable[[Text, int, int, int], Text] = lambda text, start, size, n: text[start + size :][:n],
 ) -> Text:
-    """starts: where a match may begin, in the order in which they are tried. sizes: the same for how many tokens are
-    looked up. takes: the draft, of the text, a match, its size and num_tokens."""
+    """Draft the tokens that follow an earlier match of the text's end.
+
+    starts: where a match may begin, in the order in which they are tried. sizes: how many tokens are looked up, in the
+    order in which they are tried. takes: the draft, of the text, a match, its size and num_tokens.
+    """
     for size in sizes(longest, shortest):
         for start in starts(token_ids, size) if size <= len(token_ids) else ():
             if token_ids[start : start + size] == token_ids[len(token_ids) - size :]:
@@ -201,7 +204,7 @@ def tokens_expected(num_drafts: int, acceptance: float) -> Fraction:
 def speeds(
     seconds: Times, acceptance: float, expected: Callable[[int, float], Any] = tokens_expected
 ) -> list[Fraction]:
-    """Tokens per second with 0, 1, ... drafted tokens, exactly: of equal ones none is larger by a rounding error."""
+    """Compute tokens per second with 0, 1, ... drafted tokens as fractions, so that equal speeds compare equal."""
     return [Fraction(expected(k, acceptance)) / Fraction(time) for k, time in enumerate(seconds)]
 
 
@@ -226,7 +229,7 @@ def _best_with_drafts(seconds: Times, acceptance: float) -> int:
 
 
 def is_clear(seconds: Times, acceptance: float) -> bool:
-    """Whether floats find the same k as exact numbers: the second best is at least a millionth slower."""
+    """Decide whether floats find the same k as exact numbers: the second best is at least a millionth slower."""
     best, *others = sorted(speeds(seconds, acceptance), reverse=True)
     return not others or others[0] < best * (1 - Fraction(1, 10**6))
 

@@ -14,11 +14,10 @@ from ..exercises.attempt import does_nothing
 def with_draft(
     stage_class: type[Any], name: str, draft: Callable[[list[int], int], Any], num_tokens: int | None = None
 ) -> type[Any]:
-    """A subclass of a stage with drafts, which calls draft(token_ids, num_tokens) for them. A function that does
-    nothing yet, `...`, is left out. name: of the new stage, in tables and races. num_tokens: of a draft at most, 0 for
-    no drafts, None for the stage's own number.
+    """Make a subclass of a stage with drafts that calls draft(token_ids, num_tokens) for them.
 
-    Raises ValueError for a stage without drafts.
+    A function that does nothing yet, `...`, is left out. name: of the new stage, in tables and races. num_tokens: of a
+    draft at most, 0 for no drafts, None for the stage's own number. Raises ValueError for a stage without drafts.
     """
     if not hasattr(stage_class, "draft"):
         raise ValueError(f"stage_class must have a method `draft`, as stage 19 has, got {stage_class.name}")

@@ -41,8 +41,10 @@ HEIGHT = 200
 
 @dataclass(frozen=True)
 class Fit:
-    """How well counts agree with probabilities. p_value: the probability of a chi-square at least as large, if the
-    counts are drawn with these probabilities."""
+    """How well counts agree with probabilities, by Pearson's chi-square test.
+
+    p_value: the probability of a chi-square at least as large, if the counts are drawn with these probabilities.
+    """
 
     chi_square: float
     degrees: int
@@ -55,7 +57,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Draws:
-    """counts: how often each token was the second one. num_drafted: second tokens that were drafted."""
+    """Second tokens of sampled requests. counts: how often each token came. num_drafted: how many were drafted."""
 
     counts: Counter[int]
     num_drafted: int
@@ -80,8 +82,9 @@ def draw_token_distribution(
     top_k: int = 4,
     shown: int = 6,
 ) -> Chart:
-    """Sample `draws` requests with each of `stages`, and count their second tokens. Each stage gets seeds of its own,
-    because the same seed gives the same tokens with and without drafts.
+    """Sample `draws` requests with each of `stages`, and draw how often each second token came, beside its probability.
+
+    Each stage gets seeds of its own, because the same seed gives the same tokens with and without drafts.
 
     stages: with a queue, as stages are from 14 on. top_k: the model's likeliest tokens that are sampled from. shown:
     groups of bars, for the likeliest tokens. Raises ValueError for fewer than 50 draws, a top_k below 2 and a shown
@@ -105,7 +108,7 @@ def draw_token_distribution(
 
 
 def second_token_probs(model: Model, prompt_ids: list[int], params: SamplingParams) -> Tensor:
-    """Probability [V] of each second token, over all first tokens that may come."""
+    """Compute the probability [V] of each second token, over all first tokens that may come."""
     total = torch.zeros(model.config.vocab_size, dtype=torch.float64)
     first = _probs_after(model, prompt_ids, params)
     for token in first.nonzero().flatten().tolist():
@@ -135,7 +138,7 @@ def draw_second_tokens(
 
 
 def fit_of(counts: Counter[int], exact: Tensor) -> Fit:
-    """Pearson's statistic over tokens, the rare ones counted together. It is infinite for a token of probability 0."""
+    """Compute Pearson's statistic over tokens, rare ones counted together; infinite for a token of probability 0."""
     pairs = [(float(p) * counts.total(), counts[token]) for token, p in enumerate(exact) if p > 0]
     groups = _with_enough(pairs)
     is_impossible = sum(got for _, got in pairs) < counts.total()
@@ -147,7 +150,7 @@ def fit_of(counts: Counter[int], exact: Tensor) -> Fit:
 
 
 def _with_enough(pairs: list[tuple[float, int]]) -> list[tuple[float, int]]:
-    """(expected, counted) of tokens, from the rarest on, added up until FEWEST_EXPECTED are expected."""
+    """Add up (expected, counted) of tokens, from the rarest on, until each group has FEWEST_EXPECTED expected."""
     groups, want, got = [], 0.0, 0
     for more_want, more_got in sorted(pairs):
         want, got = want + more_want, got + more_got
@@ -162,7 +165,7 @@ def _shares(token: int, drawn: dict[str, Draws]) -> str:
 
 
 def _bars(exact: Tensor, drawn: dict[str, Draws], likeliest: list[int], tokenizer: Tokenizer) -> alt.Chart:
-    """A group of bars for each token: the exact probability, and the share of each stage's draws."""
+    """Draw a group of bars for each token: the exact probability, and the share of each stage's draws."""
     import altair as alt
     import pandas as pd
 

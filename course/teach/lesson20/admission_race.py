@@ -16,7 +16,7 @@ FORMATS = {"good/s": "{:.1f}", "answers/s": "{:.1f}", "TTFT p99 ms": "{:,.0f}"}
 
 
 def everyone(num_queued: int, num_free: int, ends: list[float], limit: float) -> bool:
-    """The rule of a server without limits."""
+    """Let every request in: the rule of a server without limits."""
     return True
 
 
@@ -38,10 +38,10 @@ def race_admission(rules: Mapping[str, Admit]) -> Table:
 
 
 def or_everyone(rule: Admit) -> Admit:
-    """The rule; one that is not written yet lets every request in."""
+    """Return the rule, or one that lets every request in where it is not written yet."""
     return everyone if rule(0, 0, [0.0, 1.0], inf) is None else rule
 
 
 def at_most(num_waiting: int) -> Admit:
-    """The rule of `--max-queue`: so many requests may wait."""
+    """Make the rule of `--max-queue`: so many requests may wait."""
     return lambda num_queued, num_free, ends, limit: num_queued - num_free < num_waiting

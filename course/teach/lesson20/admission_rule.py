@@ -28,8 +28,11 @@ def admit(
     at_first: bool = True,
     is_within: Callable[[float, float], bool] = lambda wait, limit: wait <= limit,
 ) -> bool:
-    """gap: seconds between two ends. place: how many answers have to end before the request runs. at_first: where
-    nothing is known yet."""
+    """Decide whether a request is let in, by the time that it would wait.
+
+    gap: seconds between two ends. place: how many answers have to end before the request runs. at_first: the decision
+    where nothing is known yet.
+    """
     if place(num_queued, num_free) <= 0:
         return True
     if len(ends) < 2:

@@ -21,7 +21,7 @@ Trial = Callable[[LessonServer], str]
 
 
 def break_server(server: LessonServer) -> Table:
-    """Try each of TRIALS: what clients saw, the blocks that are free when nothing runs, and how long it took."""
+    """Try each of TRIALS, and report what clients saw, the blocks free when nothing runs, and how long it took."""
     rows: list[dict[str, Any]] = []
     with progress_bar("trials", len(TRIALS)) as done:
         for name, trial in TRIALS.items():
@@ -36,7 +36,7 @@ def break_server(server: LessonServer) -> Table:
 
 
 def slow_client(server: LessonServer) -> str:
-    """One client reads nothing while another one gets its whole answer; then it reads."""
+    """Let one client read nothing while another one gets its whole answer; then the first reads."""
     with posted(server, streamed(server, LONG)) as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         status, other, _ = server.post("/v1/completions", streamed(server, SHORT) | {"stream": False})
@@ -48,7 +48,7 @@ def slow_client(server: LessonServer) -> str:
 
 
 def client_leaves(server: LessonServer) -> str:
-    """A client closes its connection after the first bytes of a stream."""
+    """Close a client's connection after the first bytes of a stream."""
     with posted(server, streamed(server, LONG)) as connection:
         connection.recv(1)
         server.wait_for(lambda state: state["running"] == 1)
@@ -57,7 +57,7 @@ def client_leaves(server: LessonServer) -> str:
 
 
 def client_leaves_the_queue(server: LessonServer) -> str:
-    """A client leaves whose request still waits, as all slots are taken."""
+    """Close the connection of a client whose request still waits, as all slots are taken."""
     with ExitStack() as stack:
         for _ in range(server.max_num_seqs):
             stack.enter_context(posted(server, streamed(server, LONG)))
@@ -69,26 +69,26 @@ def client_leaves_the_queue(server: LessonServer) -> str:
 
 
 def misspelt_field(server: LessonServer) -> str:
-    """A field's name has a wrong letter."""
+    """Send a field's name with a wrong letter."""
     status, found, _ = server.post("/v1/completions", {"prompt": "Return", "max_tokns": 4})
     return f"{status}: {found['error']['param']}"
 
 
 def not_json(server: LessonServer) -> str:
-    """A body ends in its middle."""
+    """Send a body that ends in its middle."""
     status, found, _ = server.post("/v1/completions", b'{"prompt": "Ret')
     return f"{status}: {found['error']['type']}"
 
 
 def too_long(server: LessonServer) -> str:
-    """A prompt is longer than the model's context."""
+    """Send a prompt that is longer than the model's context."""
     prompt = [1] * (server.get("/v1/models")["data"][0]["max_model_len"] + 1)
     status, found, _ = server.post("/v1/completions", {"prompt": prompt, "max_tokens": 4})
     return f"{status}: {found['error']['type']}"
 
 
 def full_queue(server: LessonServer) -> str:
-    """As many requests run and wait as may, and one more comes."""
+    """Send one request more than may run and wait."""
     with ExitStack() as stack:
         for _ in range(server.max_num_seqs + server.max_queue):
             stack.enter_context(posted(server, streamed(server, LONG)))

@@ -13,7 +13,7 @@ DONE = "[DONE]"
 
 @dataclass(frozen=True)
 class Rules:
-    """How events are read; as it is by default is right."""
+    """Rules by which events are read; the defaults are right."""
 
     keeps_rest: bool = True
     most_of_a_chunk: int | None = None
@@ -30,7 +30,7 @@ class Rules:
 
 
 class Reader:
-    """Feed it chunks of a stream; each call gives the texts of the events that are complete now."""
+    """A reader of a stream in chunks; each call of feed gives the texts of the events that are complete now."""
 
     def __init__(self, rules: Rules | None = None) -> None:
         self.rules = rules or Rules()
@@ -106,7 +106,7 @@ WORDS = ("a", "ü", "🦀", "data: x", '{"text":"if "}', " two ", "0", "", "say 
 
 
 def draw_stream(rng: Random) -> tuple[Chunks]:
-    """Some events in bytes, cut at random places."""
+    """Draw some events in bytes, cut at random places."""
     end = rng.choice((b"\n", b"\n", b"\r\n"))
     lines = []
     for _ in range(rng.randint(1, 4)):
@@ -123,7 +123,7 @@ def draw_stream(rng: Random) -> tuple[Chunks]:
 
 
 def cut(stream: bytes, rng: Random) -> Chunks:
-    """The stream in pieces, some of one byte."""
+    """Cut the stream into pieces, some of one byte."""
     places = sorted({rng.randint(1, len(stream)) for _ in range(rng.randint(0, 6))} | {len(stream)})
     return [stream[begin:end] for begin, end in zip([0, *places], places, strict=False)]
 

@@ -14,7 +14,7 @@ from .quality_checks import QUALITIES
 
 
 def texts_by_chunk(answer: Any, chunks: Chunks) -> Texts:
-    """What a reader gives after each chunk."""
+    """Collect what a reader gives after each chunk."""
     reader = answer()
     found = [reader.feed(chunk) for chunk in chunks]
     if any(texts is None for texts in found):

@@ -29,7 +29,7 @@ LEGEND = (
 
 
 def draw_load() -> Grid:
-    """One frame per arrival rate: the requests of one second, each as a row; the queue; answers and good answers.
+    """Draw a frame per arrival rate: a second's requests, each as a row; the queue; answers and good answers.
 
     The engine's own scheduler runs them, on eight slots, with stated step times: exact, and the same everywhere.
     """
@@ -48,7 +48,7 @@ def draw_load() -> Grid:
 
 
 def _past_the_knee(loads: List[SimulatedLoad]) -> int:
-    """The first frame in which less than a tenth of the answers are good."""
+    """Find the first frame in which less than a tenth of the answers are good."""
     return next(number for number, one in enumerate(loads) if one.goodput < one.throughput / 10)
 
 
@@ -73,7 +73,7 @@ def _timeline(load: SimulatedLoad) -> Panel:
 
 
 def _request(row: int, one: SimulatedRequest) -> Iterator[Cell]:
-    """Its parts, from left to right."""
+    """Draw the parts of a request, from left to right."""
     times = one.times
     assert times.first_scheduled is not None, "it has ended"
     arrival, first, end = one.arrival.seconds, times.steps[0].finish, one.end
@@ -91,7 +91,7 @@ def _request(row: int, one: SimulatedRequest) -> Iterator[Cell]:
 
 
 def _queue(load: SimulatedLoad) -> Panel:
-    """How many requests wait, every tenth of a second."""
+    """Draw how many requests wait, every tenth of a second."""
     cells = []
     for number in range(round(END / WINDOW)):
         at = number * WINDOW
@@ -102,7 +102,7 @@ def _queue(load: SimulatedLoad) -> Panel:
 
 
 def _rates(loads: List[SimulatedLoad], now: int) -> Panel:
-    """A column for each rate; the frame's own one is marked."""
+    """Draw a column for each rate; the frame's own one is marked."""
     cells = []
     for number, load in enumerate(loads):
         edge = PALETTE[6] if number == now else ""

@@ -40,7 +40,7 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class Measured:
-    """A load. row: see bench.serving.result.row_of. parts: seconds of the mean answer, by where they went."""
+    """A measured load. row: see bench.serving.result.row_of. parts: seconds of the mean answer, by where they went."""
 
     plan: List[Planned]
     outcomes: List[Outcome]
@@ -53,16 +53,16 @@ class Measured:
 
     @property
     def p99_ttft_ms(self) -> float:
-        """99th percentile of complete answers, from when they were due."""
+        """99th percentile of the time to first token of complete answers in ms, from when they were due."""
         return MS * float(self.row["ttft"]["p99"])
 
     @property
     def queue_percent(self) -> float:
-        """Share of the mean latency that is before the first step."""
+        """Share of the mean latency that is before the first step, in percent."""
         return 100 * self.parts[QUEUE] / sum(self.parts.values())
 
     def columns(self) -> dict[str, Any]:
-        """The columns of FORMATS."""
+        """Return the columns of FORMATS."""
         row = self.row
         return {
             "answers/s": row["requests_per_second"],
@@ -83,7 +83,7 @@ def drawn_plan(
     output_lens: tuple[int, int] = OUTPUT_LENS,
     seed: int = 0,
 ) -> List[Planned]:
-    """`count` requests, `rate` a second, of random tokens that the server's model knows."""
+    """Draw `count` requests, `rate` a second, of random tokens that the server's model knows."""
     return plan_of(
         rate,
         count / rate,
@@ -119,9 +119,12 @@ PARTS = {QUEUE: PALETTE[3], PREFILL: PALETTE[0], DECODE: PALETTE[2], DETOKENISE:
 
 
 def parts_of(spent: Mapping[str, float], outcomes: List[Outcome], token_seconds: float) -> dict[str, float]:
-    """Seconds of the mean answer. spent: of the server's sums, per request. token_seconds: to detokenise one token; a
-    step does so for each of its rows, one after another. What the client has seen beside all that, from when a request
-    was due, is HTTP's and its own."""
+    """Split the seconds of the mean answer into the parts where they went.
+
+    spent: the server's sums, per request. token_seconds: to detokenise one token; a step does so for each of its rows,
+    one after another. HTTP's part is what the client has seen beside all that, from when a request was due; it includes
+    the client's own time.
+    """
     queue, ttft, whole = (
         spent[name]
         for name in ("request_queue_time_seconds", "time_to_first_token_seconds", "e2e_request_latency_seconds")
@@ -142,7 +145,7 @@ def parts_of(spent: Mapping[str, float], outcomes: List[Outcome], token_seconds:
 
 @cache
 def token_seconds(model: str) -> float:
-    """Seconds to detokenise a token, measured here; 0 for a model without a tokenizer."""
+    """Measure the seconds to detokenise a token on this machine; 0 for a model without a tokenizer."""
     try:
         vocabulary = Vocabulary(load_tokenizer(model))
     except ModelLoadError:
@@ -266,7 +269,7 @@ def load_rate(server: LessonServer, rate: float, seconds: float = SWEEP_SECONDS)
 
 
 def compare_loops(server: LessonServer, capacity: float, clients: int = 16) -> Loads:
-    """The same overload twice: requests by the clock at 1.5 times the capacity, and from clients that wait."""
+    """Measure the same overload twice: requests by the clock at 1.5 times the capacity, and from clients that wait."""
     rate = 1.5 * capacity
     count = max(8, round(rate * SWEEP_SECONDS))
     with progress_bar("loads", 2) as done:

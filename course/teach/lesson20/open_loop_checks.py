@@ -87,9 +87,10 @@ async def as_they_end(arrivals: Seconds, send: Send, now: Callable[[], float]) -
 
 
 def sends_and_latencies(answer: OpenLoop, arrivals: Seconds, works: Seconds, answers: Seconds) -> dict[str, Any]:
-    """works: seconds that the client itself is busy with each request when it sends it. answers: that the server takes.
+    """Run an answer by a virtual clock. "sent": when each request was sent after the start. "latencies": its result.
 
-    "sent": when each request was sent after the start. "latencies": what the answer returns.
+    works: seconds that the client itself is busy with each request when it sends it. answers: seconds that the server
+    takes.
     """
     if not inspect.iscoroutinefunction(answer):
         raise Wrong("open_loop must be written with `async def`")
@@ -116,7 +117,7 @@ def part(name: str, answer: OpenLoop) -> Callable[..., Any]:
 
 
 def _draw_load(rng: Random) -> tuple[Seconds, Seconds, Seconds]:
-    """Times are in quarters of a second, and answers end long after the last request is sent."""
+    """Draw a load in quarters of a second, in which answers end long after the last request is sent."""
     count = rng.randint(1, 5)
     arrivals = sorted(rng.randint(0, 16) / 4 for _ in range(count))
     works = [rng.choice((0.0, 0.0, 0.0, 1.0, 2.5)) for _ in range(count)]

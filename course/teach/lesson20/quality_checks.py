@@ -12,7 +12,7 @@ from ..exercises.drawn import Comparison, Expected, draw, inputs
 
 
 class Record(NamedTuple):
-    """A request of a load. Seconds; first and last are None where no token came."""
+    """A request of a load, with times in seconds; first and last are None where no token came."""
 
     arrival: float
     first: float | None

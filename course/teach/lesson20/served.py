@@ -42,7 +42,7 @@ def prove_served(server: LessonServer) -> Table:
 
 
 def generated(llm: LLM, plan: List[Planned]) -> list[str]:
-    """The texts of a plan's requests, without a server."""
+    """Generate the texts of a plan's requests without a server."""
     params = [SamplingParams(max_tokens=one.max_tokens, ignore_eos=True) for one in plan]
     outputs = llm.generate([one.prompt for one in plan], params, use_tqdm=False)
     return [one.outputs[0].text for one in outputs]
@@ -81,5 +81,5 @@ def say_server_price(server: LessonServer) -> Said:
 
 
 def tokens_per_second(outcomes: List[Outcome]) -> float:
-    """From the start of the load to the last answer's end."""
+    """Compute tokens per second from the start of the load to the last answer's end."""
     return sum(one.num_tokens for one in outcomes) / max(one.ended for one in outcomes)

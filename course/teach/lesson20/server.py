@@ -24,7 +24,7 @@ SUM = re.compile(r"^vllm:(\w+)_sum\{.*\} (\S+)$", re.MULTILINE)
 
 
 class LessonServer:
-    """A server that runs. model: as clients ask for it. max_num_seqs, max_queue: requests that run and wait at most."""
+    """A running server. model: as clients ask for it. max_num_seqs, max_queue: requests that run and wait at most."""
 
     def __init__(self, model: str, max_num_seqs: int, max_queue: int) -> None:
         self.model, self.max_num_seqs, self.max_queue = model, max_num_seqs, max_queue
@@ -48,7 +48,7 @@ class LessonServer:
             return json.load(answer)
 
     def post(self, path: str, body: Any) -> tuple[int, Any, dict[str, str]]:
-        """Status, body and headers of an answer. body: JSON, or bytes as they are."""
+        """Send a POST request, and return the answer's status, body and headers. body: JSON, or bytes as they are."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
         try:
@@ -58,17 +58,17 @@ class LessonServer:
             return error.code, json.load(error), dict(error.headers)
 
     def state(self) -> dict[str, Any]:
-        """What the engine is doing: running, waiting, blocks, free_blocks, refused and more."""
+        """Ask what the engine is doing: running, waiting, blocks, free_blocks, refused and more."""
         state: dict[str, Any] = self.get("/live")
         return state
 
     def seconds_so_far(self) -> dict[str, float]:
-        """The sums of the times that /metrics has, by vLLM's names."""
+        """Read the sums of the times that /metrics has, by vLLM's names."""
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=SECONDS) as answer:
             return {name: float(value) for name, value in SUM.findall(answer.read().decode())}
 
     def wait_for(self, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """The first state for which is_so. Raises TimeoutError."""
+        """Wait until is_so holds, and return the first state for which it does. Raises TimeoutError."""
         deadline = time.monotonic() + SECONDS
         while not is_so(state := self.state()):
             if time.monotonic() > deadline:
@@ -77,11 +77,11 @@ class LessonServer:
         return state
 
     def wait_until_idle(self) -> dict[str, Any]:
-        """Its state when nothing runs or waits."""
+        """Wait until nothing runs or waits, and return that state."""
         return self.wait_for(lambda state: not (state["running"] or state["waiting"] or state["num_requests"]))
 
     def close(self) -> None:
-        """End it; more than once is no error."""
+        """End the server; to call this more than once is no error."""
         self._process.close()
 
 
@@ -103,6 +103,6 @@ def start_server(model: str = "tiny", *, max_num_seqs: int = 8, max_queue: int =
 
 
 def in_a_thread(work: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns, on an event loop of its own: a notebook's thread has one that runs already."""
+    """Run a coroutine in another thread, since a notebook's thread has an event loop already, and return its result."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, work).result()

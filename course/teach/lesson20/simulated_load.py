@@ -24,7 +24,7 @@ Admit = Callable[[int, int, list[float], float], Any]  # num_queued, num_free, e
 
 @dataclass(frozen=True)
 class StatedCost:
-    """Seconds that are stated, not measured: of a step, of each sequence in it, of each prompt token."""
+    """A cost with stated, not measured, seconds: of a step, of each sequence in it, of each prompt token."""
 
     step: float = 0.005
     sequence: float = 0.0005
@@ -39,7 +39,7 @@ class StatedCost:
 
 
 def a_server() -> EngineSetting:
-    """An engine with room for all requests that run."""
+    """Describe an engine with room for all requests that run."""
     return EngineSetting(
         num_blocks=SLOTS * LONGEST // BLOCK_SIZE,
         block_size=BLOCK_SIZE,
@@ -51,8 +51,11 @@ def a_server() -> EngineSetting:
 
 @dataclass(frozen=True)
 class SimulatedLoad:
-    """rate: requests a second that were asked for. seconds: for which they came. requests: those that were let in, all
-    ended. refused: how many were not."""
+    """A simulated load.
+
+    rate: requests a second that were asked for. seconds: for which they came. requests: those that were let in, all
+    ended. refused: how many were not.
+    """
 
     rate: float
     seconds: float
@@ -61,7 +64,7 @@ class SimulatedLoad:
 
     @property
     def arrival_rate(self) -> float:
-        """Requests a second that came and were let in. Arrivals are drawn, so it is near to `rate`, not equal."""
+        """Requests a second that came and were let in: near to `rate`, but not equal, since arrivals are drawn."""
         arrivals = [one.arrival.seconds for one in self.requests]
         return len(arrivals) / (max(arrivals) - min(arrivals))
 
@@ -100,7 +103,7 @@ def is_good(request: SimulatedRequest) -> bool:
 def simulate_load(rate: float, seconds: float, admit: Admit | None = None) -> SimulatedLoad:
     """Simulate rate * seconds requests, a Poisson process, on a server of eight slots.
 
-    The same seed for every rate: the same requests, closer together. admit: as exercise 20.4 has it.
+    The same seed for every rate gives the same requests, closer together. admit: as exercise 20.4 has it.
     """
     count = round(rate * seconds)
     arrivals = poisson(count, rate, prompt_lens=PROMPT_LENS, output_lens=OUTPUT_LENS, seed=SEED)
@@ -113,7 +116,7 @@ def simulate_load(rate: float, seconds: float, admit: Admit | None = None) -> Si
 
 
 class Rule:
-    """An admission rule of a learner's, asked as a simulated request comes."""
+    """A learner's admission rule, which is asked as a simulated request comes."""
 
     cluster: Cluster
 
@@ -124,14 +127,14 @@ class Rule:
         self._num_seen = 0
 
     def decide(self, replica: Replica) -> bool:
-        """Whether a request that comes now is let in."""
+        """Decide whether a request that comes now is let in."""
         self._note_ends()
         scheduler = replica.scheduler
         num_free = SLOTS - len(scheduler.running)
         return bool(self._admit(scheduler.num_waiting, num_free, self._ends[-RECENT_ENDS:], TTFT_LIMIT))
 
     def _note_ends(self) -> None:
-        """Answers that have ended since the last request came."""
+        """Note the answers that have ended since the last request came."""
         requests = self.cluster.requests
         self._running += requests[self._num_seen :]
         self._num_seen = len(requests)

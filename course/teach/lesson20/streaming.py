@@ -31,13 +31,13 @@ def posted(server: LessonServer, body: dict[str, Any]) -> Iterator[socket.socket
 
 
 def streamed(server: LessonServer, max_tokens: int, prompt: Any = "Return") -> dict[str, Any]:
-    """The body of a request for a stream of exactly so many tokens."""
+    """Make the body of a request for a stream of exactly so many tokens."""
     body = {"model": server.model, "prompt": prompt, "max_tokens": max_tokens, "stream": True}
     return body | {"temperature": 0, "ignore_eos": True}
 
 
 def read_all(connection: socket.socket) -> bytes:
-    """What comes until the server closes the connection."""
+    """Read what comes until the server closes the connection."""
     parts = []
     while part := connection.recv(1 << 16):
         parts.append(part)
@@ -45,7 +45,7 @@ def read_all(connection: socket.socket) -> bytes:
 
 
 def body_of(answer: bytes) -> bytes:
-    """An HTTP answer without its headers, and without the sizes of its chunks."""
+    """Return the body of an HTTP answer, without its headers and without the sizes of its chunks."""
     head, _, rest = answer.partition(b"\r\n\r\n")
     if b"transfer-encoding: chunked" not in head.lower():
         return rest
@@ -58,14 +58,17 @@ def body_of(answer: bytes) -> bytes:
 
 
 def text_of(events: list[str]) -> str:
-    """The text of a completion's events."""
+    """Join the text of a completion's events."""
     return "".join(choice["text"] for event in events for choice in json.loads(event)["choices"])
 
 
 @dataclass(frozen=True, repr=False)
 class StreamedAnswer(View):
-    """raw: the first bytes. num_chunks: how often the reader was fed. text: what it has read; None for nothing yet.
-    is_right: whether that is the text of the answer that is not streamed."""
+    """An answer that was read from a stream.
+
+    raw: the first bytes. num_chunks: how often the reader was fed. text: what it has read; None for nothing yet.
+    is_right: whether that is the text of the answer that is not streamed.
+    """
 
     raw: bytes
     num_chunks: int

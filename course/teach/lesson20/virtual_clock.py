@@ -17,7 +17,7 @@ REAL_SECONDS = 10
 
 
 class JumpingSelector(selectors.SelectSelector):
-    """Waits for nothing: where the loop would sleep, the clock moves on by as much."""
+    """A selector that never waits: where the loop would sleep, the clock moves on by as much."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class JumpingSelector(selectors.SelectSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """A program that looks at its clock without end gets Wrong: only sleeping moves it."""
+    """An event loop whose clock only sleeping moves: a program that looks at the clock without end gets Wrong."""
 
     def __init__(self) -> None:
         self.clock = JumpingSelector()
@@ -44,7 +44,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.clock.now
 
     def now(self) -> float:
-        """Seconds, for the program that runs on this loop."""
+        """Return the seconds on this clock to the program that runs on this loop."""
         self._num_looks += 1
         if self._num_looks > MOST_LOOKS:
             raise Wrong("the clock is asked again and again: `await asyncio.sleep(seconds)` lets others run meanwhile")
@@ -56,7 +56,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run_virtually(make: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
-    """What a coroutine returns that runs on a new VirtualLoop, in a thread of its own: a notebook's has a loop already.
+    """Run a coroutine on a new VirtualLoop, in a thread because a notebook's own has a loop, and return its result.
 
     Raises what it raises, and Wrong where it has not ended after some seconds.
     """

@@ -43,7 +43,7 @@ def partial_mlp(
     act: Callable[[Any], Any] = lambda h: np.maximum(h, 0),
     adds_b2: Callable[[int], bool] = lambda rank: rank == 0,
 ) -> list[list[float]]:
-    """of_b1, of_w2: their share, from the share of w1's columns. adds_b2: which ranks do."""
+    """Compute a rank's part of an MLP. of_b1, of_w2: their share, from that of w1's columns. adds_b2: which ranks do."""
     x, w1, b1, w2, b2 = (np.array(m, dtype=np.float64) for m in (x, w1, b1, w2, b2))
     share = len(b1) // size
     part = slice(rank * share, (rank + 1) * share)
@@ -181,7 +181,7 @@ register("21.3", Comparison(RINGS, Expected(ring_chunks, RING_MISTAKES), inputs(
 
 
 def run_layer(answer: Callable[..., Any], x: Rows, weight: Rows, bias: list[int] | None, other: Rows) -> dict[str, Any]:
-    """x through a layer, beside a rank that gives `other` to the sum."""
+    """Run x through a layer, beside a rank that gives `other` to the sum."""
     sums = []
 
     def all_reduce(y: Tensor) -> Tensor:
@@ -210,7 +210,7 @@ def layer_result(x: Rows, weight: Rows, bias: list[int] | None, other: Rows) -> 
 
 
 def layer_part(x: Rows, weight: Rows, bias: list[int] | None, other: Rows) -> list[list[float]]:
-    """What this rank gives to the sum."""
+    """Compute what this rank gives to the sum."""
     return (np.array(layer_result(x, weight, bias, other)) - np.array(other)).tolist()
 
 

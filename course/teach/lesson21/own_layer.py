@@ -8,9 +8,9 @@ from ..exercises.attempt import does_nothing
 
 
 def with_row_parallel(stage_class: type[Any], name: str, layer: type[Any]) -> type[Any]:
-    """A subclass of a stage whose layers that are cut by inputs are of this class, on rank 0. A class whose forward
-    does nothing yet, `...`, is left out. name: of the new stage, in tables and races.
+    """Make a subclass of a stage that uses this class, on rank 0, for the layers that are cut by inputs.
 
+    A class whose forward does nothing yet, `...`, is left out. name: of the new stage, in tables and races.
     Raises ValueError for a stage without such layers.
     """
     if not hasattr(stage_class, "row_parallel"):

@@ -15,9 +15,10 @@ GB = 1e9
 
 
 def split_sizes(spec: str, sizes: List[int] = (1, 2, 4, 8), value_bytes: int = 2) -> Table:
-    """A row for each number of ranks. value_bytes: of a weight, and of a value in the KV cache. Nothing is loaded.
+    """Compute what each rank keeps and exchanges, a row for each number of ranks; nothing is loaded.
 
-    Raises ValueError for a number that does not divide the model's heads.
+    value_bytes: of a weight, and of a value in the KV cache. Raises ValueError for a number that does not divide the
+    model's heads.
     """
     whole, rows = model_config(spec), []
     for size in sizes:

@@ -24,7 +24,7 @@ BYTES = (4_096, 65_536, 1_048_576, 16_777_216)
 
 
 def link_of(name: str) -> dict[str, Any]:
-    """bytes_per_s, assumed_latency_s and source of a link. Raises ValueError for an unknown name."""
+    """Return bytes_per_s, assumed_latency_s and source of a link. Raises ValueError for an unknown name."""
     links = json.loads(LINKS.read_text(encoding="utf-8"))
     if name not in links:
         raise ValueError(f"link={name!r} is not in roseinfer/data/links.json, allowed: {', '.join(links)}")
@@ -32,15 +32,19 @@ def link_of(name: str) -> dict[str, Any]:
 
 
 def ring_seconds(num_bytes: int, size: int, bytes_per_s: float, latency: float) -> float:
-    """Seconds of a ring all-reduce by its formula: 2 (size - 1) messages, one after another, each a 1/size of the bytes
-    long. latency: of one message."""
+    """Compute the seconds of a ring all-reduce by its formula.
+
+    It takes 2 (size - 1) messages, one after another, each a 1/size of the bytes long. latency: of one message.
+    """
     messages = 2 * (size - 1)
     return messages * (num_bytes / size / bytes_per_s + latency)
 
 
 def time_all_reduces(num_bytes: List[int] = BYTES, size: int = 2) -> Table:
-    """Seconds of an all-reduce of so many bytes: gloo between processes of this machine, and what ring_seconds says of
-    each link in roseinfer/data/links.json."""
+    """Time all-reduces of so many bytes over gloo between processes of this machine, beside the formula for real links.
+
+    The formula is ring_seconds, for each link in roseinfer/data/links.json.
+    """
     measured = all_reduce_seconds(num_bytes, size)
     links = json.loads(LINKS.read_text(encoding="utf-8"))
     rows = []
@@ -57,7 +61,7 @@ def time_all_reduces(num_bytes: List[int] = BYTES, size: int = 2) -> Table:
 
 
 def say_links(times: Table) -> Said:
-    """How many times as long gloo takes as the fastest link, for the fewest and the most bytes."""
+    """Say how many times as long gloo takes as the fastest link, for the fewest and the most bytes."""
     measured, fastest = times.df["gloo here, µs"], times.df.filter(like="computed").min(axis=1)
     ratios = [measured.iloc[i] / fastest.iloc[i] for i in (0, -1)]
     few, many = (times.df["bytes"].iloc[i] for i in (0, -1))
@@ -69,7 +73,7 @@ def say_links(times: Table) -> Said:
 
 
 def reduce_share(stage_class: type[Stage], model: Model, batch_sizes: List[int] = (1, 16)) -> Table:
-    """Which part of a decode step its all-reduces take, on rank 0: waiting for the other rank's part included."""
+    """Measure the share of a decode step that its all-reduces take on rank 0, waiting for the other rank included."""
     rows = []
     for batch_size in batch_sizes:
         stage, seqs = ready_batch(stage_class, model, [CONTEXT] * batch_size, steps=3)

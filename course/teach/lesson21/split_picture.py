@@ -50,7 +50,7 @@ def panels_of(number: int) -> list[Panel]:
 
 
 def device_panels(number: int, device: int, part: slice) -> List[Panel]:
-    """What a device has by that step; what is still to come is empty."""
+    """Draw what a device has by that step; what is still to come is empty."""
     h = relu(X @ A[:, part])
     y, whole = h @ B[part], relu(X @ A) @ B
     summed = number == 4

@@ -26,7 +26,7 @@ NO_ENTRY = {"entry": "none yet: see the exercise above", "tokens": "", "score": 
 
 @dataclass(frozen=True, repr=False)
 class Outcomes:
-    """What a contest says of each entry, by name: a score, or the line that refuses it."""
+    """Outcomes of a contest for each entry, by name: a score, or the line that refuses it."""
 
     workload: str
     repeats: int
@@ -46,7 +46,7 @@ class Outcomes:
         return self.view._repr_mimebundle_()
 
     def score(self, name: str) -> float:
-        """Raises ValueError for an entry that was refused."""
+        """Return an entry's score. Raises ValueError for an entry that was refused."""
         found = self.scores[name]
         if isinstance(found, str):
             raise ValueError(f"{name} has no score: {found}")
@@ -78,7 +78,7 @@ def outcome(contest: Contest, name: str, source: str) -> Score | str:
 
 
 def as_file(source: str) -> EntryFile:
-    """The entry in a text of several lines, or in the file of that name. Raises ValueError as read_entry does."""
+    """Read the entry in a text of several lines, or in the file of that name. Raises ValueError as read_entry does."""
     if "\n" not in source:
         return read_entry(source)
     with TemporaryDirectory() as folder:
@@ -98,7 +98,7 @@ def _row(name: str, found: Score | str) -> dict[str, str]:
 
 
 def say_contest(*contests: Outcomes) -> Said:
-    """One sentence for each entry in each contest: faster, slower, no difference shown, or why it is refused."""
+    """Say one sentence for each entry in each contest: faster, slower, no difference shown, or why it is refused."""
     sentences = [_sentence(name, found, one.workload) for one in contests for name, found in one.scores.items()]
     return say("what each entry reached on each workload", *sentences)
 

@@ -25,7 +25,7 @@ BANDS = ("a prompt begins", "all 8 slots", "4 to 7 slots", "1 to 3 slots")
 
 
 def draw_workload(workload: Workload | str = "mixed", seed: int = SEED) -> Grid:
-    """A line for each request, in the order of arrival: pale its prompt, strong the tokens that it asks for."""
+    """Draw a line for each request, in the order of arrival: pale its prompt, strong the tokens that it asks for."""
     workload = workload_of(workload) if isinstance(workload, str) else workload
     requests = workload.draw(seed)
     most = max(len(one.prompt) + one.max_tokens for one in requests)
@@ -44,8 +44,10 @@ def draw_workload(workload: Workload | str = "mixed", seed: int = SEED) -> Grid:
 
 
 def draw_contest(entries: Mapping[str, type | None], model: Model, workload: Workload | str = "mixed") -> Grid:
-    """Slots over steps for each entry, on the same requests. entries: name -> class, None for the baseline; the first
-    one is shown first. Raises ValueError as record_contest does."""
+    """Draw slots over steps for each entry, on the same requests.
+
+    entries: name -> class, None for the baseline; the first one is shown first. Raises ValueError as record_contest.
+    """
     runs = {name: record_contest(entry, model, workload) for name, entry in entries.items()}
     return slots_picture(runs)
 
@@ -64,7 +66,7 @@ def _frames(name: str, run: ContestRun, most: int) -> list[Frame]:
 
 
 def _frame(name: str, run: ContestRun, end: int, most: int) -> Frame:
-    """The first `end` steps."""
+    """Draw the first `end` steps."""
     cells = []
     for stay in run.stays():
         if stay.first < end:
@@ -84,8 +86,10 @@ def _frame(name: str, run: ContestRun, end: int, most: int) -> Frame:
 
 
 def profile_contest(entry: type | None, model: Model, workload: Workload | str = "mixed") -> Table:
-    """Steps of a run: those that compute a prompt, and the others by how many slots they use. How many steps, how many
-    tokens, and how much of the time."""
+    """Count a run's steps, their tokens and their share of the time, by how many slots they use.
+
+    Steps that compute a prompt are counted apart.
+    """
     run = record_contest(entry, model, workload)
     steps, tokens = Counter[str](), Counter[str]()
     seconds = dict.fromkeys(BANDS, 0.0)

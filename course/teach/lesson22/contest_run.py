@@ -18,7 +18,7 @@ SEED = 4  # of the requests that the lesson looks at: the contest draws new ones
 
 @dataclass(frozen=True)
 class Stay:
-    """A request in a slot, in the steps from `first` to `last`, both included."""
+    """A request's stay in a slot, in the steps from `first` to `last`, both included."""
 
     request: int
     slot: int
@@ -28,7 +28,7 @@ class Stay:
 
 @dataclass(frozen=True)
 class ContestRun:
-    """made[i]: the new tokens of each request in step i, by its number. seconds: of each step."""
+    """A run of a contest. made[i]: the new tokens of each request in step i, by its number. seconds: of each step."""
 
     requests: list[Request]
     made: list[dict[int, int]]
@@ -40,11 +40,11 @@ class ContestRun:
 
     @property
     def num_empty(self) -> int:
-        """Slots without a request, over all steps."""
+        """Slots without a request, added up over all steps."""
         return sum(SLOTS - len(step) for step in self.made)
 
     def stays(self) -> list[Stay]:
-        """Where each request ran: it takes the first free slot with its first token, until its last one."""
+        """Find where each request ran: it takes the first free slot with its first token, until its last one."""
         steps: dict[int, list[int]] = {}
         for number, step in enumerate(self.made):
             for request in step:
@@ -60,8 +60,10 @@ class ContestRun:
 def record_contest(
     entry: type | None, model: Model, workload: Workload | str = "mixed", seed: int = SEED
 ) -> ContestRun:
-    """Run the requests of that seed as the entry does; None for the baseline. Raises ValueError for a class that is no
-    entry, and for an unknown workload."""
+    """Run the requests of that seed as the entry does; None for the baseline.
+
+    Raises ValueError for a class that is no entry, and for an unknown workload.
+    """
     workload = workload_of(workload) if isinstance(workload, str) else workload
     made, requests = make_engine(entry, model), workload.draw(seed)
     run_once(made, workload.draw(seed + 1))  # the first run makes what later ones find

@@ -118,7 +118,7 @@ VOCAB = 9
 
 
 def next_token(token_ids: Tokens) -> int:
-    """A model that depends on all of a text, and on its order."""
+    """Compute the next token of a toy model that depends on all of a text, and on its order."""
     state = len(token_ids)
     for token in token_ids:
         state = (5 * state + token + 1) % 97
@@ -267,7 +267,7 @@ TRIAL = Workload("trial", "", (Length("plain", 12, 6), Length("repeating", 20, 8
 
 
 def same_code(one: str, other: str) -> bool:
-    """Whether two files differ in comments and spaces alone."""
+    """Tell whether two files differ in comments and spaces alone."""
     return ast.dump(ast.parse(one)) == ast.dump(ast.parse(other))
 
 

@@ -21,8 +21,11 @@ MAX_MODEL_LEN = 512  # of the bundled model
 
 
 def count_steps(policy: str | Policy, seed: int, workload: str = "mixed") -> int:
-    """Steps until the last request of that run has ended. policy: as EngineConfig takes it. Raises ValueError for an
-    unknown workload, and BrokenRule for a policy that does more than to order requests."""
+    """Count the steps until the last request of that run has ended, with the engine's scheduler and no model.
+
+    policy: as EngineConfig takes it. Raises ValueError for an unknown workload, and BrokenRule for a policy that does
+    more than to order requests.
+    """
     config = EngineConfig(**{**BASELINE, **ROOM, "scheduling_policy": policy})
     scheduler = Scheduler.of(config, MAX_MODEL_LEN, (), b"")
     requests = workload_of(workload).draw(seed)
@@ -48,11 +51,11 @@ def count_steps(policy: str | Policy, seed: int, workload: str = "mixed") -> int
 
 
 class BrokenRule(ValueError):
-    """What a policy did to a run, instead of to order its requests."""
+    """A policy changed a run in another way than by ordering its requests."""
 
 
 def compare_policies(policies: Mapping[str, str | Policy], workloads: List[str], num_runs: int = 10) -> Table:
-    """Mean number of steps over runs 0 to num_runs - 1 of each workload. policies: by the name that the table shows."""
+    """Compare policies, by name, by their mean number of steps over runs 0 to num_runs - 1 of each workload."""
     rows = [
         {
             "workload": workload,

@@ -15,8 +15,9 @@ CELL, LABELS = 30, 10  # pixels; letters of a token
 def draw_attention_maps(
     model: Model, token_ids: list[int], words: Sequence[str], layer: int = 0, head: int = 0
 ) -> Chart:
-    """Draw a heat map: row i has token i's weights for the tokens up to itself. Two controls choose layer and head;
-    `layer` and `head` are shown first. words: the text of each token.
+    """Draw a heat map whose row i has token i's weights for the tokens up to itself.
+
+    Two controls choose layer and head; `layer` and `head` are shown first. words: the text of each token.
 
     Raises ValueError for a head that the model does not have, for another number of words than of tokens, and for
     tokens that the model cannot take.

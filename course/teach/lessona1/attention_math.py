@@ -15,17 +15,17 @@ OF_KEYS = "the weighted sum is of keys, it should be of values"
 
 
 def scores_of(q: Tensor, k: Tensor) -> Tensor:
-    """q [..., T, D], k [..., T, D] -> scaled scores [..., T, T]."""
+    """Compute the scaled scores [..., T, T] of q [..., T, D] and k [..., T, D]."""
     return q @ k.transpose(-1, -2) / q.size(-1) ** 0.5
 
 
 def seen(q: Tensor) -> Tensor:
-    """[T, T]: True where row i may see column j, that is for j <= i."""
+    """Make the mask [T, T]: True where row i may see column j, that is for j <= i."""
     return torch.ones(q.size(-2), q.size(-2), dtype=torch.bool).tril()
 
 
 def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """q, k and v [H, T, D] -> [H, T, D]."""
+    """Compute causal attention: q, k and v [H, T, D] -> [H, T, D]."""
     return masked_with(-torch.inf)(q, k, v)
 
 
@@ -39,12 +39,12 @@ def _hidden_where_zero(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def _scaled_by(dim: int) -> Attend:
-    """Scores divided by the square root of another size of q than D."""
+    """Make a causal attention whose scores are divided by the square root of another size of q than D."""
     return lambda q, k, v: (q @ k.mT / q.size(dim) ** 0.5).masked_fill(~seen(q), -torch.inf).softmax(-1) @ v
 
 
 def grouped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """q [H, T, D], k and v [H_kv, T, D] -> [H, T, D]."""
+    """Compute causal attention with grouped KV heads: q [H, T, D], k and v [H_kv, T, D] -> [H, T, D]."""
     return causal(q, *(_to_neighbours(x, len(q)) for x in (k, v)))
 
 
@@ -57,12 +57,12 @@ def _in_turns(x: Tensor, num_heads: int) -> Tensor:
 
 
 def one_query(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """q [D], keys and values [T, D] -> [D]."""
+    """Compute the attention of one query: q [D], keys and values [T, D] -> [D]."""
     return (keys @ q / len(q) ** 0.5).softmax(0) @ values
 
 
 def _of_one(weigh: Callable[[Tensor], Tensor]) -> Attend:
-    """The same with other weights than the softmax of the scores."""
+    """Make an attention of one query with other weights than the softmax of the scores."""
     return lambda q, keys, values: weigh(keys @ q / len(q) ** 0.5) @ values
 
 

@@ -30,9 +30,9 @@ SCORE, SOFTMAX, SUM = range(3)  # the steps of a row
 
 
 def walk_attention(model: Model, token_ids: list[int], words: Sequence[str], heads: Sequence[tuple[int, int]]) -> Grid:
-    """Draw three steps per token: row i of the scores, of the weights, of the output. words: the text of each token.
-    heads: (layer, head) that the reader can choose from, the first one shown first.
+    """Draw three steps per token: row i of the scores, of the weights, of the output.
 
+    words: the text of each token. heads: (layer, head) that the reader can choose from, the first one shown first.
     Raises ValueError for no head, for one that the model does not have, for another number of words than of tokens, and
     for tokens that the model cannot take.
     """
@@ -107,7 +107,7 @@ class _One:
         yield self._strips(self.output, done, "output", places, None, row if step == SUM else None)
 
     def _square(self, numbers: Tensor, num_rows: int, draw: Draw, now: int | None) -> Iterator[Cell]:
-        """Row i has the numbers of tokens 0 to i; rows from num_rows on are not known yet."""
+        """Draw a square whose row i has the numbers of tokens 0 to i; rows from num_rows on are not known yet."""
         for row in range(self.count):
             seen = numbers[row, : row + 1].tolist()
             for column in range(self.count):
@@ -128,7 +128,7 @@ class _One:
         shares: Sequence[float] | None,
         now: int | None = None,
     ) -> Panel:
-        """A row per token, with a cell per number: its sign as colour, its size as strength."""
+        """Draw a row per token, with a cell per number: its sign as colour, its size as strength."""
         width, largest = rows.size(1), float(self.values.abs().max())
         cells = [Cell(self.count - 1, 0, outline="none", width=width)]
         for row in range(num_rows):
@@ -145,7 +145,7 @@ class _One:
 
 
 def _score(number: float, row: list[float]) -> tuple[str, str, float]:
-    """Only differences within a row matter to its softmax, so its lowest score has no colour."""
+    """Draw a score. Only differences within a row matter to its softmax, so the row's lowest score has no colour."""
     spread = max(row) - min(row) or 1.0
     return f"{number:.1f}", SCORED, round(0.8 * (number - min(row)) / spread, 2)
 

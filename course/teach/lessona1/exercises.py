@@ -46,7 +46,7 @@ SAID = {
 
 
 class ByHand(TorchFunctionMode):
-    """Refuses PyTorch's own attention. grouped_only: only where it is asked to share KV heads.
+    """A mode that refuses PyTorch's own attention. grouped_only: only where it is asked to share KV heads.
 
     flattened: whether repeat_interleave was called without a dim on more than one dimension.
     """
@@ -70,7 +70,7 @@ class ByHand(TorchFunctionMode):
 
 
 class _Attention(Comparison):
-    """Adds to values that are not finite, and that no named mistake explains, where such values come from."""
+    """A Comparison that explains where values that are not finite come from, if no named mistake explains them."""
 
     def __call__(self, answer: Callable[..., Any], call: Call | None = None) -> None:
         try:
@@ -92,8 +92,10 @@ def _comparison(
     grouped_only: bool = False,
     rtol: float = 1e-3,
 ) -> Comparison:
-    """An attention against `right` in float64; mistakes run in the case's own float32, so that they overflow as an
-    answer would."""
+    """Compare an attention with `right` in float64.
+
+    Mistakes run in the case's own float32, so that they overflow as an answer would.
+    """
 
     def explain(got: object, want: Tensor) -> str | None:
         return explain_tensor(got, want, rtol, atol=1e-4)
@@ -159,8 +161,10 @@ Heads = tuple[int, int, int, int, int]
 
 
 def make_heads(num_heads: int, num_kv_heads: int, num_tokens: int, head_dim: int, kind: int) -> Inputs:
-    """Make q [H, T, D], k and v [H_kv, T, D]. Low scores are exact in float32: whole numbers over the square root of
-    D, which is 1, 2 or 4."""
+    """Make q [H, T, D], k and v [H_kv, T, D].
+
+    Low scores are exact in float32: whole numbers over the square root of D, which is 1, 2 or 4.
+    """
     generator = torch.Generator().manual_seed(1000 * num_heads + 100 * num_kv_heads + 10 * num_tokens + head_dim)
     q = torch.randn(num_heads, num_tokens, head_dim, generator=generator)
     k, v = torch.randn(2, num_kv_heads, num_tokens, head_dim, generator=generator)
@@ -190,7 +194,7 @@ def _describe_grouped(num_heads: int, num_kv_heads: int, *rest: Any) -> str:
 
 
 def _draw_sizes(rng: Random) -> tuple[int, int, int]:
-    """T, D and the kind."""
+    """Draw T, D and the kind."""
     return rng.randint(1, 7), rng.choice((1, 4, 16)), rng.choice((PLAIN, PLAIN, ZERO, LARGE, LOW, WIDE))
 
 
@@ -260,13 +264,13 @@ TURNS: list[Turn] = [
 
 
 def _given(num_heads: int, head_dim: int, positions: list[int], _: int) -> tuple[Tensor, Tensor]:
-    """x [T, H, D] and positions [T]."""
+    """Make x [T, H, D] and positions [T]."""
     generator = torch.Generator().manual_seed(100 * num_heads + head_dim)
     return torch.randn(len(positions), num_heads, head_dim, generator=generator), torch.tensor(positions)
 
 
 def _turned(num_heads: int, head_dim: int, positions: list[int], power: int, shift: int = 0) -> Tensor:
-    """What the library's models do."""
+    """Rotate as the library's models do."""
     x, at = _given(num_heads, head_dim, positions, power)
     rotation = Rotation(Rope(rope_theta=10.0**power), head_dim, length=LAST + 1 + shift)
     return rotate(x, *rotation(at + shift, x.dtype))
@@ -286,9 +290,11 @@ def _by_hand(
     dim: int = -1,
     outer: bool = True,
 ) -> Callable[..., Tensor]:
-    """The same in plain operations, with a mistake in one of them. second: sign of the sine in the second half.
-    too_early: b is computed from the new a. dim: along which the halves are put together. outer: each position times
-    each frequency."""
+    """Make a rotation in plain operations, with a mistake in one of them.
+
+    second: sign of the sine in the second half. too_early: b is computed from the new a. dim: along which the halves
+    are put together. outer: each position times each frequency.
+    """
 
     def turned(*case: Any) -> Tensor:
         (x, positions), head_dim = _given(*case), case[1]
@@ -304,7 +310,7 @@ def _by_hand(
 
 
 def _without_a_column(*case: Any) -> Tensor:
-    """An answer with this mistake raises where the sizes do not fit: nothing is like the empty tensor."""
+    """Rotate without the outer product; where the sizes do not fit and an answer raises, return an empty tensor."""
     try:
         return _by_hand(outer=False)(*case)
     except RuntimeError:
@@ -349,7 +355,7 @@ def _turn_with(answer: Callable[[Tensor, Tensor, float], Tensor], *case: Any) ->
 
 
 def _explain_turn(got: object, want: Tensor) -> str | None:
-    """Halves along dim 0 are no dimensions in another order, even where permute would put them right."""
+    """Explain a difference; halves along dim 0 are no reordered dimensions, even where permute would put them right."""
     message = explain_tensor(got, want, rtol=1e-3, atol=1e-3)
     if message and isinstance(got, Tensor) and got.shape == (2 * want.size(0), want.size(1), want.size(2) // 2):
         return message.partition(": values right")[0]

@@ -22,13 +22,13 @@ from ..views.said import Said, say
 
 @dataclass(frozen=True, repr=False)
 class ForwardTimes:
-    """ms: median time of a forward, by its number of tokens, in increasing order. warning: why not to believe them."""
+    """Times of forwards. ms: the median by number of tokens, in increasing order. warning: why not to believe them."""
 
     ms: dict[int, float]
     warning: str = ""
 
     def ratio(self, num_tokens: int) -> float:
-        """Times as long as a forward of the fewest tokens, mostly one. Raises KeyError for a number not measured."""
+        """Divide a forward's time by that of the fewest tokens, mostly one. Raises KeyError if it was not measured."""
         return self.ms[num_tokens] / next(iter(self.ms.values()))
 
     @property

@@ -57,7 +57,7 @@ def _frame(name: str, config: ModelConfig) -> Frame:
 
 
 def _kv_heads(config: ModelConfig) -> Iterator[Cell]:
-    """Each below the middle of its group."""
+    """Draw each KV head below the middle of its group."""
     group = config.num_heads // config.num_kv_heads
     for head in range(config.num_kv_heads):
         for row, name in ((2, "K"), (3, "V")):

@@ -17,10 +17,11 @@ CLOSE = 1e-4  # of the largest number: float32 sums in another order differ in t
 
 @torch.inference_mode()
 def prove_hidden_states(model: Model, token_ids: list[int], states: Sequence[Tensor], logits: Tensor) -> Table:
-    """Compare `states` [T, C], after the embedding, after each layer and after the final norm, and `logits` [T, V] with
-    those of transformers' model with the same weights: "equal" within rounding, or the first token that differs.
+    """Compare hidden states and logits with those of transformers' model with the same weights.
 
-    Raises ValueError for another number of states.
+    states: [T, C] each, after the embedding, after each layer and after the final norm. logits: [T, V]. A row says
+    "equal", which is within rounding, or names the first token that differs. Raises ValueError for another number of
+    states.
     """
     num_layers = model.config.num_layers
     if len(states) != num_layers + 2:
@@ -35,7 +36,7 @@ def prove_hidden_states(model: Model, token_ids: list[int], states: Sequence[Ten
 
 
 def _theirs(model: Model, token_ids: list[int]) -> list[Tensor]:
-    """transformers returns the last layer's hidden states after the final norm, so a hook takes them before it."""
+    """Compute transformers' states; a hook takes the last layer's, which it returns only after the final norm."""
     hf = to_hf(model)
     taken: list[Tensor] = []
     norm = hf.base_model.ln_f if hasattr(hf.base_model, "ln_f") else hf.base_model.norm

@@ -34,8 +34,7 @@ class Part(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """What an operation is called, the tensor it gives, and a sentence about it. adds: the row of the tensor to which
-    it adds."""
+    """An operation: its name, the tensor it gives, and a sentence on it. adds: the row of the tensor to which it adds."""
 
     name: str
     gives: list[Part]
@@ -44,10 +43,10 @@ class Operation(NamedTuple):
 
 
 def walk_layer(config: ModelConfig, num_tokens: int) -> Grid:
-    """Draw the operations of one layer on [num_tokens, C] as a slider's steps. A box is as wide as its tensor has
-    numbers per token; its rows are the tokens.
+    """Draw the operations of one layer on [num_tokens, C] as a slider's steps.
 
-    Raises ValueError for a model that is not a GPT-2, whose layer has other operations, and for a num_tokens below 1.
+    The wider a box, the more numbers per token its tensor has; its rows are the tokens. Raises ValueError for a model
+    that is not a GPT-2, whose layer has other operations, and for a num_tokens below 1.
     """
     if config.architecture != "gpt2":
         raise ValueError(f"config must be that of a GPT-2, got architecture={config.architecture!r}")
@@ -113,7 +112,7 @@ def _shape_text(operation: Operation, num_tokens: int) -> str:
 
 
 def _panel(operations: list[Operation], config: ModelConfig, step: int) -> Panel:
-    """Operations after this step are dashed and empty."""
+    """Draw the operations up to this step; later ones are dashed and empty."""
     widest = max(sum(part.width for part in each.gives) for each in operations)
     cells = [cell for row, each in enumerate(operations) for cell in _boxes(row, each, step)]
     lines = [line for row, each in enumerate(operations[: step + 1]) for line in _residual(row, each, config, widest)]
@@ -133,7 +132,7 @@ def _boxes(row: int, operation: Operation, step: int) -> Iterator[Cell]:
 
 
 def _residual(row: int, operation: Operation, config: ModelConfig, widest: int) -> Iterator[Line]:
-    """From the right edge of the tensor that is added, past everything between, to this one."""
+    """Draw a line from the right edge of the tensor that is added, past everything between, to this one."""
     if operation.adds is None:
         return
     edge, beyond = config.hidden_size, widest * 1.03

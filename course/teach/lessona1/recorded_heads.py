@@ -15,7 +15,7 @@ from roseinfer.models import Model
 
 @dataclass(frozen=True)
 class Heads:
-    """One layer's q [H, T, D], k and v [H_kv, T, D], q and k as attention gets them."""
+    """Heads of one layer: q [H, T, D], k and v [H_kv, T, D], with q and k as attention gets them."""
 
     q: Tensor
     k: Tensor
@@ -30,7 +30,7 @@ class Heads:
 
 
 def require_words(words: Sequence[str], token_ids: list[int]) -> None:
-    """Raises ValueError unless there is a word for each token."""
+    """Raise ValueError unless there is a word for each token."""
     if len(words) != len(token_ids):
         raise ValueError(f"words must have {len(token_ids)} entries, one for each token, got {len(words)}")
 

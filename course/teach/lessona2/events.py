@@ -17,7 +17,7 @@ LONGEST = 30  # of an outermost event, in microseconds
 
 
 class Event(NamedTuple):
-    """ts and dur in microseconds."""
+    """An event of a trace, with ts and dur in microseconds."""
 
     name: str
     cat: str
@@ -48,12 +48,12 @@ def kernel(ts: int, end: int, tid: int = 7, cat: str = KERNEL, name: str = "gemm
 
 
 def many_ops(since: int = 0) -> Events:
-    """One op of each name of MANY, one a microsecond."""
+    """Make one op of each name of MANY, one a microsecond."""
     return [op(name, ts, ts + 1) for ts, name in enumerate(MANY, start=since)]
 
 
 def in_order(events: Sequence[Event]) -> Events:
-    """In the order of a trace's ids: by start, an enclosing event before those inside it."""
+    """Sort events in the order of a trace's ids: by start, an enclosing event before those inside it."""
     return sorted(events, key=lambda event: (event.ts, -event.dur))
 
 
@@ -66,7 +66,7 @@ def is_cpu_op(event: Event) -> bool:
 
 
 def contains(outer: Event, inner: Event) -> bool:
-    """Whether inner lies in outer, on the same thread."""
+    """Tell whether inner lies in outer, on the same thread."""
     return outer is not inner and outer.tid == inner.tid and outer.ts <= inner.ts and inner.end <= outer.end
 
 
@@ -83,7 +83,7 @@ def draw_host(rng: Random, num_threads: int = 2, spans: Sequence[str] = (FORWARD
 
 
 def _nested(rng: Random, ts: int, end: int, tid: int, depth: int, spans: list[str]) -> Events:
-    """An event from ts to end, and what it contains: often up to its first or its last moment."""
+    """Draw an event from ts to end, and what it contains, often up to its first or its last moment."""
     name, left = rng.choice(OPS), spans
     cat = OP
     if spans and rng.random() < (0.6 if depth == 0 else 0.2):
@@ -102,7 +102,7 @@ def _nested(rng: Random, ts: int, end: int, tid: int, depth: int, spans: list[st
 
 
 def described(events: Sequence[Event]) -> str:
-    """The trace in words: `aten::cat 2..5`, in microseconds, by thread."""
+    """Describe the trace in words: `aten::cat 2..5`, in microseconds, by thread."""
     if not events:
         return "in an empty trace"
     threads = []

@@ -39,7 +39,7 @@ AUTOGRAD = Event("autograd::engine", OP, 2, 3)
 def register(exercise_id: str, comparison: Comparison) -> None:
     """Register a checker that first runs the query on an empty table: a message about its SQL needs no trace.
 
-    It names a LIMIT that is all that is wrong.
+    The checker names a LIMIT where nothing else is wrong.
     """
 
     def passes(query: str) -> bool:
@@ -232,7 +232,7 @@ def _draw_host(rng: Random) -> Case:
 
 
 def _draw_inside(rng: Random) -> Case:
-    """Draw until no op that contains a span starts together with it: whether it is inside would depend on the rule."""
+    """Draw until no op that contains a span starts together with it, as rules differ on whether it is inside."""
     while True:
         events = draw_host(rng)
         spans = [event for event in events if event.name == FORWARD]

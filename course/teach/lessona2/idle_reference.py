@@ -19,7 +19,7 @@ def is_work(event: Event) -> bool:
 
 
 def gaps_between(work: Events) -> list[int]:
-    """Times in which none of them runs, zeros included."""
+    """List the times between pieces of work in which none of them runs, zeros included."""
     found = []
     for number, event in enumerate(work[1:], start=1):
         found.append(max(0, event.ts - max(other.end for other in work[:number])))
@@ -60,7 +60,7 @@ def _from_zero(work: Events) -> list[int]:
 
 
 def _as_if_in_turn(events: Events) -> Rows:
-    """All of the time less all durations, as if no two pieces ran at the same time."""
+    """Subtract all durations from the whole time, as if no two pieces ran at the same time."""
     work = [event for event in events if is_work(event)]
     whole = max((event.end for event in work), default=0) - min((event.ts for event in work), default=0)
     gaps = idle(events).rows[0][0]
@@ -68,7 +68,7 @@ def _as_if_in_turn(events: Events) -> Rows:
 
 
 def _pieces_less_one(events: Events) -> Rows:
-    """As if there were always a piece of work."""
+    """Count gaps as if there were always a piece of work: -1 without any."""
     return idle(events) if any(map(is_work, events)) else Rows(("gaps", "idle_ms"), [(-1, None)])
 
 

@@ -41,7 +41,7 @@ def say_profiler_cost(stage_class: type[Stage], model: Model, prompt_lens: List[
 
 
 def cost_sentences(num_ops: int, with_it: float, without: float) -> list[str]:
-    """with_it, without: in ms."""
+    """Say how long a step takes with the profiler and without it, both in ms."""
     ratio = round(with_it / without, 2)
     times = (
         f"A step of {num_ops:,} ops takes {with_it:.2f} ms under the profiler, and {without:.2f} ms without it: "
@@ -51,7 +51,7 @@ def cost_sentences(num_ops: int, with_it: float, without: float) -> list[str]:
 
 
 def _profiled(step: Callable[[], object]) -> list[float]:
-    """Seconds of each recorded step, by the clock that times the others."""
+    """Return the seconds of each recorded step, by the clock that times the others."""
     seconds: list[float] = []
     capture(lambda: seconds.append(seconds_of(step)), steps=STEPS, warmup=WARMUP)
     return seconds[-STEPS:]

@@ -20,8 +20,10 @@ LAST_LIMIT = re.compile(r"\bLIMIT\s+\d+\s*;?\s*$", re.IGNORECASE)
 
 
 class QueryBench:
-    """The traces lie in one table, and `slice` is a view of one of them. A database for each would have threads of its
-    own, and take longer to open than its query to run."""
+    """A database of many small traces: all lie in one table, and `slice` is a view of one of them.
+
+    A database for each would have threads of its own, and take longer to open than its query to run.
+    """
 
     def __init__(self) -> None:
         import duckdb
@@ -32,7 +34,7 @@ class QueryBench:
         self._numbers: dict[tuple[Event, ...], int] = {}
 
     def rows(self, query: str, events: Events) -> Rows:
-        """The result of a query on the trace of these events, which are in the order of their ids.
+        """Return the result of a query on the trace of these events, which are in the order of their ids.
 
         Raises Wrong with what the database says.
         """
@@ -63,18 +65,18 @@ class QueryBench:
 
 @cache
 def bench() -> QueryBench:
-    """The one of this process. It is dropped before Python ends, at which DuckDB reports open connections as leaks."""
+    """Return this process's bench. It is dropped before Python ends, when DuckDB reports open connections as leaks."""
     atexit.register(bench.cache_clear)
     return QueryBench()
 
 
 def run_query(answer: Any, events: Events) -> Rows:
-    """Rows that an answer's query gives. answer: a string of SQL, or a function without arguments that returns one."""
+    """Return the rows of an answer's query. answer: a string of SQL, or a function without arguments that gives one."""
     return bench().rows(_query_of(answer), events)
 
 
 def without_limit(answer: Any) -> str | None:
-    """The query of an answer without the LIMIT that it ends in, None for one that has none."""
+    """Return the query of an answer without the LIMIT that it ends in; None for one that has none."""
     query, number = LAST_LIMIT.subn("", _query_of(answer))
     return query if number else None
 

@@ -52,7 +52,7 @@ def trace_reads(num_ops: int = 12, host_ms: float = 2, device_ms: float = 3) -> 
 def _run(
     device: OwnClock, num_ops: int, host_seconds: float, reads_each: bool
 ) -> tuple[list[Launched[Tensor]], list[Times], list[Times]]:
-    """The launched ops; from when to when the host launched each; and from when to when it waited for results."""
+    """Run the ops, and return them and the times (from, to) of the host's launches and of its waits for results."""
     x, weight = torch.ones(1, WIDTH), torch.ones(WIDTH, WIDTH) / WIDTH
     launched: list[Launched[Tensor]] = []
     launches: list[Times] = []
@@ -70,5 +70,5 @@ def _run(
 
 
 def _event(name: str, cat: str, tid: int, began: float, ended: float) -> dict[str, Any]:
-    """In microseconds, as traces are."""
+    """Make an event of a trace, which has its times in microseconds, from times in seconds."""
     return {"ph": "X", "name": name, "cat": cat, "pid": 1, "tid": tid, "ts": 1e6 * began, "dur": 1e6 * (ended - began)}

@@ -32,7 +32,7 @@ STILL = NUM_OPS * HOST_MS  # ms: the frame for pages that do not move, in which 
 
 
 class Bar(NamedTuple):
-    """In ms."""
+    """A bar of the timeline, from begin to end in ms."""
 
     row: int
     what: str
@@ -44,7 +44,7 @@ class Bar(NamedTuple):
 def run_program(
     reads: Collection[int], num_ops: int = NUM_OPS, host: int = HOST_MS, device: int = DEVICE_MS
 ) -> list[Bar]:
-    """What host and device do, if the host reads the results of the ops `reads`. host, device: ms for each op."""
+    """Simulate host and device, if the host reads the results of the ops `reads`. host, device: ms for each op."""
     bars = []
     now = free_at = 0
     for number in range(num_ops):
@@ -62,7 +62,7 @@ def run_program(
 
 
 def work_out_reads(num_ops: int, host_ms: int, device_ms: int) -> str:
-    """The times of a program that reads each result and of one that reads the last, and how they compare."""
+    """Compare the times of a program that reads each result and of one that reads the last, as a sentence."""
     each, at_end = (
         end_of(run_program(reads, num_ops, host_ms, device_ms)) for reads in (range(num_ops), [num_ops - 1])
     )
@@ -116,7 +116,7 @@ def _label(bar: Bar) -> str:
 
 
 def _queue(bars: list[Bar], now: int) -> Panel:
-    """Ops that are launched, and that the device has not begun."""
+    """Draw the ops that are launched, and that the device has not begun."""
     launched = {bar.op for bar in bars if bar.what == LAUNCH and bar.end <= now}
     begun = {bar.op for bar in bars if bar.what == WORK and bar.begin <= now}
     waiting = sorted(launched - begun)

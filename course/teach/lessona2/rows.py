@@ -15,19 +15,19 @@ NULL = "a LEFT JOIN (or SUM over no rows) gives NULL; COALESCE(x, 0) makes it 0"
 
 @dataclass(frozen=True)
 class Rows:
-    """columns: their names. rows: their values, in the columns' order."""
+    """Rows of a query's result. columns: their names. rows: their values, in the columns' order."""
 
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
 
     def in_columns(self, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-        """The rows with their values in this order of the columns."""
+        """Return the rows with their values in this order of the columns."""
         places = [self.columns.index(name) for name in columns]
         return [tuple(_plain(row[place]) for place in places) for row in self.rows]
 
 
 def explain_rows(is_ordered: bool) -> Callable[[Any, Any], str | None]:
-    """A comparison of results: columns, then rows by their first value, then their order, if it was asked for.
+    """Make a comparison of results: columns, then rows by their first value, then their order, if it was asked for.
 
     The order of the columns does not matter, nor does the type of a number.
     """
@@ -65,7 +65,7 @@ def _first_difference(own: list[tuple[Any, ...]], right: list[tuple[Any, ...]], 
 
 
 def _values(got: Sequence[Any], want: Sequence[Any], columns: Sequence[str]) -> str:
-    """The first value that differs."""
+    """Name the first value that differs."""
     name, own, right = next(
         (name, own, right) for name, own, right in zip(columns, got, want, strict=True) if not _equal(own, right)
     )
@@ -93,7 +93,7 @@ def _key(row: Sequence[Any]) -> list[str]:
 
 
 def _of_columns(got: Rows, want: Rows) -> str:
-    """What is wrong with the columns."""
+    """Say what is wrong with the columns."""
     surplus = list((Counter(got.columns) - Counter(want.columns)).elements())
     if set(want.columns) - set(got.columns):
         return "`AS` names a column"

@@ -37,12 +37,12 @@ def walk_self_time() -> Grid:
 
 
 def children(event: Event, events: Events = EXAMPLE) -> Events:
-    """Events directly inside."""
+    """List the events directly inside an event."""
     return [other for other in events if depth(other, events) == depth(event, events) + 1 and _inside(other, event)]
 
 
 def depth(event: Event, events: Events = EXAMPLE) -> int:
-    """How many events it lies in."""
+    """Count the events that an event lies in."""
     return sum(_inside(event, other) for other in events)
 
 
@@ -99,5 +99,5 @@ def _bar(event: Event, chosen: Event, inner: Events) -> Cell:
 
 
 def _innermost(at: int) -> Event:
-    """The deepest event that runs in the microsecond from `at` on."""
+    """Find the deepest event that runs in the microsecond from `at` on."""
     return max((event for event in EXAMPLE if event.ts <= at < event.end), key=depth)

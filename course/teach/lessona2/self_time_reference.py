@@ -16,7 +16,7 @@ Inner = Callable[[Events, Event], Iterable[int]]  # the durations that are subtr
 
 
 def callers(events: Events, event: Event) -> Events:
-    """The ops that enclose an op, the outermost one first."""
+    """List the ops that enclose an op, the outermost one first."""
     return [other for other in events if contains(other, event)]
 
 
@@ -49,13 +49,13 @@ def _callers_alone(events: Events) -> Rows:
 
 
 def outermost(events: Events, event: Event) -> list[int]:
-    """Durations of the ops whose outermost caller this is."""
+    """List the durations of the ops whose outermost caller this is."""
     ops = [other for other in events if is_op(other)]
     return [other.dur for other in ops if (around := callers(ops, other)) and around[0] is event]
 
 
 def _with_spans(events: Events, event: Event) -> list[int]:
-    """As if a span were an op: what is directly inside, of either kind."""
+    """List the durations of what is directly inside, as if a span were an op."""
     return [other.dur for other in events if (around := callers(events, other)) and around[-1] is event]
 
 
@@ -64,7 +64,7 @@ def _any_thread(events: Events, event: Event) -> list[int]:
 
 
 def _on_one_thread(events: Events) -> Rows:
-    """As if all threads were one: an op is called by the last one before it that has not ended."""
+    """Compute self times as if all threads were one: an op is called by the last one before it that has not ended."""
     ops = [event for event in events if is_op(event)]
     sums: dict[str, float] = {event.name: 0 for event in ops}
     for number, event in enumerate(ops):

@@ -14,16 +14,17 @@ WIDTH = 4  # bytes of a value: fp32, or an id as int32
 
 
 class Place(NamedTuple):
-    """start: where the tensor's memory begins in the buffer. size: its values, those between its rows included."""
+    """A tensor's place in the buffer. start: where its memory begins. size: its values, with those between its rows."""
 
     start: int
     size: int
 
 
 class Arena:
-    """tensors: by name, of fp32 or int32; views keep their strides. device: where the buffer lies.
+    """A buffer of NaN in which the tensors of one launch lie far apart.
 
-    tensors (the attribute) are the same values inside the buffer.
+    tensors: by name, of fp32 or int32; views keep their strides. device: where the buffer lies. tensors (the attribute)
+    are the same values inside the buffer.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], device: str = "cpu") -> None:
@@ -44,7 +45,7 @@ class Arena:
             start += place.size + GAP
 
     def positions(self, addresses: np.ndarray) -> np.ndarray:
-        """Where addresses lie in the buffer, in values from its start; negative or too large outside of it."""
+        """Convert addresses to values from the buffer's start; they are negative or too large outside of it."""
         return (addresses.astype(np.int64).reshape(-1) - self.buffer.data_ptr()) // WIDTH
 
     def is_own(self, positions: np.ndarray) -> np.ndarray:
@@ -52,7 +53,7 @@ class Arena:
         return inside & self.own[np.clip(positions, 0, len(self.own) - 1)]
 
     def nearest(self, position: int) -> str:
-        """Name of the tensor whose memory is nearest to a position."""
+        """Name the tensor whose memory is nearest to a position."""
 
         def distance(name: str) -> int:
             start, size = self.places[name]
@@ -61,7 +62,7 @@ class Arena:
         return min(self.places, key=distance)
 
     def name_at(self, position: int) -> str:
-        """An element as a message names it: its offset, and its index where the tensor has several dimensions."""
+        """Name an element as a message does: by its offset, or by its index where the tensor has several dimensions."""
         name = self.nearest(position)
         offset = position - self.places[name].start
         shape = self.tensors[name].shape
@@ -71,7 +72,7 @@ class Arena:
         return f"{name}[{', '.join(map(str, index[0].tolist()))}]" if len(index) else f"{name} at offset {offset}"
 
     def index_map(self, name: str) -> Tensor:
-        """The offset of each element of a tensor from the start of its memory, in the tensor's shape."""
+        """Return the offset of each element of a tensor from the start of its memory, in the tensor's shape."""
         view, place = self.tensors[name], self.places[name]
         offsets = torch.arange(place.size)
         return offsets.as_strided(view.shape, view.stride(), view.storage_offset() - place.start)

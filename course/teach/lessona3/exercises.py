@@ -184,7 +184,7 @@ def _first_rows(rows: int, columns: int, layout: str, tile: int) -> Tensor:
 
 
 def _draw_product(rng: Random) -> Case:
-    """Views with gaps are larger: a wrong stride is first met where it reads other elements, and not a gap."""
+    """Draw a case; views with gaps are larger, so that a wrong stride first reads other elements, and not a gap."""
     layout = rng.choice(DRAWN_LAYOUTS)
     most = rng.randint(4, 6), rng.randint(4, 5)
     rows, columns = most if layout in GAPPED else (rng.randint(1, 6), rng.randint(1, 5))

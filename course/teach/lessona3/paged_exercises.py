@@ -16,7 +16,7 @@ from .rungs import Pool, pool, scale_of
 
 
 def _keys(case: Pool, context_len: int, blocks: Tensor | None = None) -> Tensor:
-    """Keys [T, D] of the sequence, or those of other blocks, in fp64."""
+    """Look up the keys [T, D] of the sequence, or those of other blocks, in fp64."""
     chosen = case.block_table if blocks is None else blocks
     return case.k_cache[chosen.long()].flatten(0, 1)[:context_len].double()
 
@@ -96,7 +96,7 @@ def _attention(context_len: int, block_size: int, head_dim: int, kind: str, mist
 
 
 def _not_rescaled(scores: Tensor, values: Tensor, block_size: int, what: str) -> Tensor:
-    """Walk over the blocks; what: the sum that does not shrink when a larger score comes."""
+    """Compute attention block by block with a mistake. what: the sum that does not shrink when a larger score comes."""
     top, total, acc = torch.tensor(-torch.inf).double(), torch.zeros(()).double(), torch.zeros(values.size(1)).double()
     for part, of in zip(scores.split(block_size), values.split(block_size), strict=True):
         new_top = torch.maximum(top, part.max())

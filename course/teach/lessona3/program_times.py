@@ -17,7 +17,7 @@ VALUES = 4096
 
 
 def time_programs(kernel: Any, programs: Sequence[int]) -> dict[int, float]:
-    """Median time in ms of a copy of VALUES values, by how many programs share it.
+    """Measure the median time in ms of a copy of VALUES values, by how many programs share it.
 
     kernel: a copy kernel, called as kernel[(n,)](out, x, BLOCK=...). Raises ValueError for a number of programs that
     is no integer or does not divide VALUES.
@@ -40,8 +40,10 @@ def time_programs(kernel: Any, programs: Sequence[int]) -> dict[int, float]:
 
 
 def say_programs(ms: Mapping[int, float]) -> Said:
-    """Sentences about two numbers of programs, of what time_programs has measured. Raises ValueError for more or fewer
-    of them."""
+    """Compare the times of two numbers of programs, as time_programs has measured them.
+
+    Raises ValueError for more or fewer of them.
+    """
     if len(ms) != 2:
         raise ValueError(f"ms must have the times of two numbers of programs, got {len(ms)}: {list(ms)}")
     few, many = sorted(ms)

@@ -108,7 +108,7 @@ def run_unwatched(launch: Launch, kernel: Any, device: str) -> Tensor:
 
 
 def _require_stores(found: Record, arena: Arena) -> None:
-    """Raises Wrong unless exactly one program stores each element of out."""
+    """Raise Wrong unless exactly one program stores each element of out."""
     owners: dict[int, set[int]] = {}
     for access in found.accesses:
         if access.kind == "store":
@@ -158,17 +158,17 @@ def _require_budget(found: Record, budget: Mapping[str, int]) -> None:
 
 
 def softmax_of(x: Tensor) -> Tensor:
-    """Softmax of each row in fp64, as fp32."""
+    """Compute the softmax of each row in fp64, as fp32."""
     return x.double().softmax(-1).float()
 
 
 def padded(x: Tensor, columns: int, value: float = 0.0) -> Tensor:
-    """x [rows, n] with more columns, which hold a value."""
+    """Pad x [rows, n] with columns that hold a value."""
     return torch.nn.functional.pad(x, (0, columns - x.size(1)), value=value)
 
 
 def in_memory(x: Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -> Tensor:
-    """What lies at these strides from x's first element on; zeros after the end of its memory."""
+    """Read what lies at these strides from x's first element on; zeros after the end of its memory."""
     size = x.untyped_storage().nbytes() // x.element_size()
     last = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
     memory = torch.cat([x.as_strided((size,), (1,), 0), torch.zeros(max(0, last + 1 - size))])

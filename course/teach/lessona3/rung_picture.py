@@ -31,8 +31,9 @@ LEGEND = (
 
 
 def draw_rung(rung_id: str, kernel: Any = None) -> Grid:
-    """The tensors of a rung in memory, the number in a cell being its offset, and what the programs of a launch touch,
-    as recorded from a run in the interpreter. A step is what a program does until it loads the same tensor again.
+    """Draw the tensors of a rung in memory, and what the programs of a launch touch, recorded in the interpreter.
+
+    The number in a cell is its offset. A step is what a program does until it loads the same tensor again.
 
     kernel: one of yours, which need not be right, but must stay inside the tensors; by default the course's. Raises
     ValueError for a kernel that cannot be recorded, or that touches nothing.
@@ -57,8 +58,10 @@ def draw_rung(rung_id: str, kernel: Any = None) -> Grid:
 
 
 def steps_of(record: Record) -> Iterator[list[Access]]:
-    """Cut the accesses before each new program, and before a load of a tensor that the step has loaded already. A
-    record of more than MOST_STEPS such steps is cut by program alone."""
+    """Cut the accesses before each new program, and before a load of a tensor that the step has loaded already.
+
+    A record of more than MOST_STEPS such steps is cut by program alone.
+    """
     steps = list(_cut(record.accesses, by_tensor=True))
     yield from steps if len(steps) <= MOST_STEPS else _cut(record.accesses, by_tensor=False)
 
@@ -76,8 +79,7 @@ def _cut(accesses: Sequence[Access], by_tensor: bool) -> Iterator[list[Access]]:
 
 
 class _Memory:
-    """One tensor's memory as rows of cells. Rows are those of the memory, whatever the view on it; a pool's blocks lie
-    side by side."""
+    """One tensor's memory as rows of cells: the memory's rows, whatever the view; a pool's blocks lie side by side."""
 
     def __init__(self, name: str, tensor: Tensor, record: Record, cell: tuple[int, int]) -> None:
         self.name, self.tensor = name, tensor
@@ -159,7 +161,7 @@ def _lanes(number: int) -> str:
 
 
 def _span(offsets: Sequence[int]) -> str:
-    """Offsets as runs: [0..3, 8]."""
+    """Write offsets as runs: [0..3, 8]."""
     runs: list[list[int]] = []
     for offset in sorted(offsets):
         if runs and offset == runs[-1][1] + 1:

@@ -31,11 +31,10 @@ class NotRecorded(Exception):
 
 
 def record_rung(rung_id: str, *case: Any, kernel: Any = None) -> Record:
-    """Record the launch of a rung's kernel. case: its sizes, by default those of the picture. kernel: yours, by default
-    the course's.
+    """Record the launch of a rung's kernel.
 
-    Raises ValueError for an unknown rung, for a case that the rung does not have, and for a kernel that raises or has
-    an access that is wrong.
+    case: its sizes, by default those of the picture. kernel: yours, by default the course's. Raises ValueError for an
+    unknown rung, for a case that the rung does not have, and for a kernel that raises or has an access that is wrong.
     """
     rung = find_rung(rung_id)
     triton_mode.require_triton()
@@ -52,7 +51,7 @@ def record_rung(rung_id: str, *case: Any, kernel: Any = None) -> Record:
 
 
 def record(rung_id: str, case: Case, kernel: Any) -> Record:
-    """The same in this process, which must interpret kernels. Raises NotRecorded."""
+    """Record a launch in this process, which must interpret kernels. Raises NotRecorded."""
     launch = find_rung(rung_id).launch(*case)
     arena = Arena(launch.tensors)
     try:
@@ -67,7 +66,7 @@ def record(rung_id: str, case: Case, kernel: Any) -> Record:
 
 @cache
 def _shown_records() -> dict[str, Record | str]:
-    """The records of all pictures of the course's kernels, from one child: it takes seconds to start."""
+    """Record all pictures of the course's kernels in one child process, which takes seconds to start."""
     requests: list[tuple[str, Case, str | None]] = [(rung.id, rung.shown, None) for rung in RUNGS.values()]
     return dict(zip(RUNGS, _ask_child(requests), strict=True))
 
@@ -84,7 +83,7 @@ def _record_in_child(rung_id: str, case: Case, kernel: Any) -> Record:
 
 
 def _ask_child(requests: list[tuple[str, Case, str | None]]) -> list[Record | str]:
-    """For each request the record, or why there is none."""
+    """Ask a child process for the record of each request, or for why there is none."""
     environment = os.environ | {triton_mode.VARIABLE: "interpret"}
     command = [sys.executable, "-m", __name__]
     done = subprocess.run(command, input=pickle.dumps(requests), stdout=subprocess.PIPE, env=environment, check=True)
@@ -93,7 +92,7 @@ def _ask_child(requests: list[tuple[str, Case, str | None]]) -> list[Record | st
 
 
 def _made_from(source: str) -> Any:
-    """The kernel that a source defines; Triton finds its lines in linecache."""
+    """Make the kernel that a source defines; Triton finds its lines in linecache."""
     source = HEADER + source
     linecache.cache[PLACE] = (len(source), None, source.splitlines(keepends=True), PLACE)
     names: dict[str, Any] = {"__name__": "__main__"}
@@ -102,7 +101,7 @@ def _made_from(source: str) -> Any:
 
 
 def main() -> None:
-    """The child's side: pickled requests on stdin, pickled answers on stdout."""
+    """Answer as the child process: read pickled requests from stdin, and write pickled answers to stdout."""
     answers: list[Record | str] = []
     for rung_id, case, source in pickle.load(sys.stdin.buffer):
         kernel = RUNGS[rung_id].kernel if source is None else _made_from(source)

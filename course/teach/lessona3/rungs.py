@@ -18,7 +18,7 @@ Case = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Rung:
-    """launch(*case) has the arguments of the kernel. shown: the case of the picture. kernel: the reference."""
+    """A rung. launch(*case) has the arguments of the kernel. shown: the case of the picture. kernel: the reference."""
 
     id: str
     title: str
@@ -28,17 +28,17 @@ class Rung:
 
 
 def power_of_two(number: int) -> int:
-    """The smallest power of two that is not below a number."""
+    """Return the smallest power of two that is not below a number."""
     return 1 << (number - 1).bit_length()
 
 
 def values(*shape: int, seed: int = 0) -> Tensor:
-    """Random values of a shape, the same ones for the same seed."""
+    """Draw random values of a shape, the same ones for the same seed."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def unwritten(*shape: int) -> Tensor:
-    """A result before the launch: NaN, so that an element without a store is seen."""
+    """Make a result as it is before the launch: NaN, so that an element without a store is seen."""
     return torch.full(shape, torch.nan)
 
 
@@ -51,7 +51,7 @@ def vectors(n: int) -> dict[str, Tensor]:
 
 
 def add(n: int, block: int) -> Launch:
-    """n is a multiple of block."""
+    """Launch an addition of n numbers, a multiple of block."""
     return Launch(vectors(n), n // block, {"BLOCK": block})
 
 
@@ -77,8 +77,10 @@ LAYOUTS = ("contiguous", "transposed", "wide", "every other column")
 
 
 def weights(rows: int, columns: int, layout: str) -> Tensor:
-    """A matrix [rows, columns] whose rows lie one after another, are the columns of another matrix, or are cut from a
-    wider or sparser one."""
+    """Make a matrix [rows, columns] in this layout.
+
+    Its rows lie one after another, are the columns of another matrix, or are cut from a wider or sparser one.
+    """
     if layout == "transposed":
         return values(columns, rows, seed=rows + 50).T
     if layout == "wide":
@@ -103,7 +105,7 @@ def matvec(rows: int, columns: int, layout: str, tile_rows: int) -> Launch:
 
 
 def long_rows(rows: int, columns: int, kind: str) -> Tensor:
-    """Rows whose largest value comes early, late, or anywhere; large: of a few hundred, on either side of zero."""
+    """Make rows whose largest value comes early, late, or anywhere; large: of a few hundred, on either side of zero."""
     x = matrix(rows, columns)
     if kind == "falling":
         return x.sort(dim=1, descending=True).values
@@ -123,8 +125,11 @@ def long_softmax(rows: int, columns: int, kind: str, tile: int) -> Launch:
 
 @dataclass(frozen=True)
 class Pool:
-    """The KV cache of one head with one sequence's tokens: q [D], k_cache and v_cache [blocks, block_size, D],
-    block_table [blocks in use]. Slots after the last token are NaN; the other blocks are another sequence's."""
+    """The KV cache of one head with one sequence's tokens.
+
+    q [D], k_cache and v_cache [blocks, block_size, D], block_table [blocks in use]. Slots after the last token are NaN;
+    the other blocks are another sequence's.
+    """
 
     q: Tensor
     k_cache: Tensor
@@ -140,13 +145,16 @@ class Pool:
 
 
 def scale_of(head_dim: int) -> float:
-    """The argument `scale`: not HEAD_DIM ** -0.5, which a kernel could compute in place of reading the argument."""
+    """Return the argument `scale`: not HEAD_DIM ** -0.5, which a kernel could compute in place of reading it."""
     return float(0.7 * head_dim**-0.5)
 
 
 def pool(context_len: int, block_size: int, head_dim: int, kind: str = "") -> Pool:
-    """kind: where the largest score lies, as in long_rows; large: the largest is a few hundred in size, on either side
-    of zero; far below 0: all are around -500."""
+    """Draw a pool with a sequence of this length.
+
+    kind: where the largest score lies, as in long_rows; large: the largest is a few hundred in size, on either side of
+    zero; far below 0: all are around -500.
+    """
     used = -(-context_len // block_size)
     generator = torch.Generator().manual_seed(context_len)
     q = torch.randn(head_dim, generator=generator)
@@ -210,7 +218,7 @@ NAMES = {"kind": ("", "falling", "rising", "large", "far below 0"), "layout": LA
 
 
 def require_case(rung: Rung, case: Case) -> None:
-    """Raises ValueError for a case that the rung's kernel is not launched with, naming what is wrong with it."""
+    """Raise ValueError for a case that the rung's kernel is not launched with, naming what is wrong with it."""
     parameters = inspect.signature(rung.launch)
     try:
         sizes = parameters.bind(*case).arguments
@@ -228,7 +236,7 @@ def require_case(rung: Rung, case: Case) -> None:
 
 
 def find_rung(rung_id: str) -> Rung:
-    """Raises ValueError for an unknown rung, naming those that exist."""
+    """Find a rung by its id. Raises ValueError for an unknown one, naming those that exist."""
     if rung_id not in RUNGS:
         raise ValueError(f"rung must be one of {', '.join(RUNGS)}, got {rung_id!r}")
     return RUNGS[rung_id]

@@ -16,20 +16,22 @@ AND = "between tiles, use & in place of `and`"
 
 
 def hint_of(kernel: Any) -> str:
-    """The first of these mistakes in a kernel's source, or "". Only for a kernel that is refused: an `and` between
-    numbers is right."""
+    """Return the first of these mistakes in a kernel's source, or "".
+
+    Ask only about a kernel that is refused: an `and` between numbers is right.
+    """
     tree = _parsed(kernel)
     pointers = {argument.arg for argument in ast.walk(tree) if isinstance(argument, ast.arg)} - _assigned(tree)
     return next((hint for node in ast.walk(tree) if (hint := _mistake(node, pointers))), "")
 
 
 def calls_softmax(kernel: Any) -> bool:
-    """Whether it calls Triton's own."""
+    """Tell whether a kernel calls Triton's own softmax."""
     return any(isinstance(node, ast.Attribute) and node.attr == "softmax" for node in ast.walk(_parsed(kernel)))
 
 
 def _parsed(kernel: Any) -> ast.Module:
-    """A kernel's source; an empty one where there is none to read."""
+    """Parse a kernel's source; an empty one where there is none to read."""
     try:
         return ast.parse(textwrap.dedent(inspect.getsource(plain_function(kernel))))
     except (OSError, TypeError, SyntaxError):
@@ -50,10 +52,10 @@ def _mistake(node: ast.AST, pointers: set[str]) -> str:
 
 
 def _is_and(node: ast.AST) -> bool:
-    """Whether it is a & b."""
+    """Tell whether a node is a & b."""
     return isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd)
 
 
 def _assigned(tree: ast.AST) -> set[str]:
-    """Names that get another value: x = tl.load(x + at) makes x a tile."""
+    """Collect the names that get another value: x = tl.load(x + at) makes x a tile."""
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}

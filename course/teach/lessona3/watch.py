@@ -18,7 +18,7 @@ from .arena import Arena
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch of a kernel: tensors and numbers by name, in the kernel's order, and the constexprs."""
+    """A launch of a kernel: tensors and numbers by name, in the kernel's order, and the constexprs."""
 
     arguments: Mapping[str, Any]
     programs: int
@@ -36,8 +36,11 @@ class Launch:
 
 
 class Access(NamedTuple):
-    """One load or store of a program. touched: offsets in the tensor's memory that it touches; masked: the offsets that
-    its masked lanes point at, which may lie outside; is_open: lanes are masked, and no `other` says what they hold."""
+    """One load or store of a program.
+
+    touched: offsets in the tensor's memory that it touches; masked: the offsets that its masked lanes point at, which
+    may lie outside; is_open: lanes are masked, and no `other` says what they hold.
+    """
 
     program: int
     kind: str
@@ -68,22 +71,24 @@ class Record:
         return [access for access in self.accesses if (access.kind, access.tensor) == (kind, tensor)]
 
     def touched(self, kind: str, tensor: str) -> int:
-        """How many values of a tensor all programs load or store together."""
+        """Count the values of a tensor that all programs load or store together."""
         return sum(len(access.touched) for access in self.of(kind, tensor))
 
     def masked(self, kind: str, tensor: str) -> int:
-        """How many lanes of these loads or stores are masked."""
+        """Count the lanes of these loads or stores that are masked."""
         return sum(len(access.masked) for access in self.of(kind, tensor))
 
     def lanes(self, kind: str, tensor: str) -> int:
-        """How many lanes these loads or stores have, masked or not."""
+        """Count the lanes that these loads or stores have, masked or not."""
         return self.touched(kind, tensor) + self.masked(kind, tensor)
 
 
 @contextmanager
 def recorded(arena: Arena, programs: int) -> Iterator[Record]:
-    """Record what is launched inside on the arena's tensors. Raises WrongAccess before memory outside of them would be
-    touched, and before anything but `out` would be written."""
+    """Record what is launched inside on the arena's tensors.
+
+    Raises WrongAccess before memory outside of them would be touched, and before anything but `out` would be written.
+    """
     from triton.runtime.interpreter import interpreter_builder, interpreter_semantic
 
     record = Record(programs)
@@ -122,7 +127,7 @@ def recorded(arena: Arena, programs: int) -> Iterator[Record]:
 
 
 def innermost(error: Exception) -> Exception:
-    """What a kernel raised, out of what the interpreter wraps it in; its traceback has the kernel's line."""
+    """Unwrap what a kernel raised from the interpreter's errors; its traceback has the kernel's line."""
     while type(error).__name__ == "InterpreterError" and isinstance(error.__cause__, Exception):
         error = error.__cause__
     return error
