@@ -80,7 +80,7 @@ class LadderResult(MachineResult):
         return self._view._repr_mimebundle_()
 
     def tables(self, width: int | None, long: bool = False) -> Iterable[str]:
-        """The live view for a terminal: what fits on a hundred columns or so; the notebook's view has more."""
+        """Return the table for a terminal: what fits on a hundred columns or so; the notebook's view has more."""
         all_equal = all(row["tokens"] == "equal" for row in self.rows)
         shown = [name for name in IN_TERMINAL if name != "tokens" or not all_equal]
         columns = [Column(name, FORMATS.get(name, "{}").format) for name in shown]

@@ -81,7 +81,7 @@ def deliver(
 
 
 def show_line(line: Callable[[], str]) -> None:
-    """Print a line of JSON for the program that reads stdout, but not at a terminal, where it would push the table away."""
+    """Print a line of JSON, for the program that reads stdout. At a terminal it would push the table away."""
     if not sys.stdout.isatty():
         print(line(), flush=True)
 

@@ -30,7 +30,7 @@ def rungs() -> list[type[Stage]]:
 
 
 def chosen_stages(spec: str | None, flag: str = "--stages") -> list[type[Stage]]:
-    """Return the stages that `spec` names ("s01,s03_select_append,engine"), in its order; all for None, the engine last.
+    """Return the stages that `spec` names ("s01,s03_select_append,engine"), in its order; None: all, the engine last.
 
     Raises ValueError, with the flag that asked for it, for an unknown one.
     """

@@ -104,7 +104,7 @@ class Chart(View):
 
 
 def show_live(view: Any) -> DisplayHandle | None:
-    """Show a chart so that it can be drawn again in its place. Returns None outside a notebook, which would print a line."""
+    """Show a chart so that it can be drawn again in its place. Does nothing, and returns None, outside a notebook."""
     from IPython import get_ipython
     from IPython.display import display
 
@@ -120,7 +120,7 @@ def csv_data(frame: pd.DataFrame) -> altair.Data:
 
 
 def zoom(*axes: str) -> altair.Parameter:
-    """Make an interval that one drags to move and zooms with Ctrl + wheel; a double click shows all."""
+    """Let one drag to move and use Ctrl + wheel to zoom (the wheel alone scrolls); a double click shows all."""
     import altair as alt
 
     return alt.selection_interval(name="zoom", bind="scales", encodings=list(axes), zoom="wheel![event.ctrlKey]")

@@ -29,7 +29,7 @@ SPECIAL = re.compile(r"[\\`*<~$|\[\]]|\b_+|_+\b|&(?=#?\w+;)")
 
 @dataclass(frozen=True)
 class Column:
-    """A column. show: writes a value (not None) as text. right: whether to align right; None: if its values are numbers."""
+    """A column. show: turns a value (not None) into text. right: align right; None: if its values are numbers."""
 
     name: str
     show: Callable[[Any], str] = str
@@ -52,7 +52,7 @@ class TextTable:
     def of(
         cls, columns: Sequence[Column | str], rows: Iterable[Sequence[Any]], missing: str = "", keys: int = 1
     ) -> TextTable:
-        """Make a table of values. missing: what stands for None. Raises ValueError for a row without a value for each column."""
+        """Make a table of values. missing: stands for None. Raises ValueError for a row that lacks a column's value."""
         shown = [Column(column) if isinstance(column, str) else column for column in columns]
         pairs = [list(zip(shown, row, strict=True)) for row in rows]
         texts = [[missing if value is None else column.show(value) for column, value in row] for row in pairs]
@@ -165,7 +165,7 @@ def printable(text: str) -> str:
 
 
 def text_width(text: str) -> int:
-    """Count a text's columns on a terminal: a Chinese, Japanese or Korean character takes two, a combining accent none."""
+    """Count a text's columns on a terminal: a Chinese, Japanese or Korean character takes two, an accent none."""
     if text.isascii():
         return len(text)
     return sum(0 if combining(c) else 1 + (east_asian_width(c) in "WF") for c in text)

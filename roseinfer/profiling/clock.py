@@ -11,7 +11,7 @@ Clock = Callable[[], float]
 
 
 def device_clock(device: torch.device, clock: Clock = perf_counter) -> Clock:
-    """Make a clock that reads `clock` once the device's queue is empty, so that all launched work lies before the reading."""
+    """Make a clock that is read once the device's queue is empty, so all launched work lies before the reading."""
     if device.type != "cuda":
         return clock
 

@@ -317,7 +317,7 @@ def _product_rates(device: str, dtype: torch.dtype) -> tuple[float, ...]:
 
 
 def _linear_rates(device: str, dtype: torch.dtype, rows: int, width: int, budget: float) -> list[float]:
-    """Measure rates with plain weights, and on a CPU also in the order that oneDNN multiplies fastest, where it has one."""
+    """Measure rates with plain weights, and on a CPU also in the order that oneDNN multiplies fastest, if any."""
     x, weight = (torch.full((n, width), 0.5, device=device, dtype=dtype) for n in (rows, width))
     ways = [lambda: linear(x, weight), *_packed_product(x, weight)]
     for way in ways:

@@ -23,7 +23,7 @@ FROM_PYTHON = "aten::lift_fresh"
 
 @dataclass
 class StepRecord:
-    """A recorded step. ops: in order, with the arguments that a replay has to find. violations: what forbids a replay."""
+    """A recorded step. ops: in order, with arguments as a replay has to find them. violations: what forbids one."""
 
     ops: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)

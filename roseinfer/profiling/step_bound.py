@@ -21,11 +21,11 @@ KERNELS = "its kernels"
 
 @torch.inference_mode()
 def products_seconds(model: Model, batch_size: int, own: Model | None = None) -> float:
-    """Seconds that the matrix products of one decode step take by themselves, on batch_size rows; the best of several
-    passes. On a GPU, where many small ones wait for their launches, with these.
+    """Time the matrix products of one decode step alone, on batch_size rows; the best of several passes, in seconds.
 
-    model: as loaded; it says which layers multiply, and how wide their rows are. own: the model that the step runs, in
-    which layers of the same names may have another layout.
+    On a GPU, where many small products wait for their launches, the launches count, too. model: as loaded; it says
+    which layers multiply, and how wide their rows are. own: the model that the step runs, in which layers of the same
+    names may have another layout.
     """
     widths = {name: module.in_features for name, module in model.named_modules() if hasattr(module, "in_features")}
     widths.pop("lm_head", None)

@@ -20,12 +20,12 @@ DONE = b"data: [DONE]\n\n"
 
 
 def event(data: Json) -> bytes:
-    """A server-sent event."""
+    """Write a server-sent event."""
     return f"data: {ENCODER.encode(data)}\n\n".encode()
 
 
 class Answer:
-    """An answer as it is sent. stream: what it is made of. texts: of tokens, for their log-probabilities.
+    """An answer as it is sent. stream: the one with its content. texts: of tokens, for their log-probabilities.
 
     whole(deltas) is the body; first(), chunk(delta), last() are the events of a stream.
     """
@@ -38,7 +38,10 @@ class Answer:
         self._head = {"id": f"{self.PREFIX}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
 
     def whole(self, deltas: list[Delta]) -> Json:
-        """Raises StepFailed where a sample ended with an error, and ApiError where its own settings are the cause."""
+        """Return the whole body.
+
+        Raises StepFailed where a sample ended with an error, and ApiError where its own settings are the cause.
+        """
         for delta in deltas:
             self._check(delta)
         choices = [self.choice(delta) for delta in deltas]
@@ -48,7 +51,7 @@ class Answer:
         return b""
 
     def chunk(self, delta: Delta) -> bytes:
-        """Raises as `whole` does."""
+        """Return the event for a delta. Raises the same errors as `whole`."""
         self._check(delta)
         return self._event([self.part(delta)])
 
@@ -58,15 +61,15 @@ class Answer:
         return event(self._head | {"object": self.CHUNK_KIND, "choices": [], "usage": self.usage()}) + DONE
 
     def failed(self, error: ApiError) -> bytes:
-        """The event that ends a stream early."""
+        """Return the event that ends a stream early."""
         return event(error.body())
 
     def choice(self, delta: Delta) -> Json:
-        """All of a sample."""
+        """Return the choice for a whole sample."""
         raise NotImplementedError
 
     def part(self, delta: Delta) -> Json:
-        """What is new of a sample."""
+        """Return the part of a chunk with what is new of a sample."""
         raise NotImplementedError
 
     def usage(self) -> Json:
@@ -85,8 +88,10 @@ class Answer:
 
 
 class CompletionAnswer(Answer):
-    """The answer of /v1/completions. echo: texts of the prompts, which stand before those of their samples. is_empty:
-    no new token was asked for, and the one that the engine made is left out."""
+    """The answer of /v1/completions. echo: texts of the prompts, which stand before those of their samples.
+
+    is_empty: no new token was asked for, so the one that the engine made is left out.
+    """
 
     KIND = CHUNK_KIND = "text_completion"
     PREFIX = "cmpl"
@@ -117,7 +122,7 @@ class CompletionAnswer(Answer):
         return usage | {"completion_tokens": 0, "total_tokens": usage["prompt_tokens"]} if self._is_empty else usage
 
     def _echoed(self, delta: Delta) -> Delta:
-        """Return what a client gets of a delta: the first one of a sample has the prompt before it."""
+        """Return what a client gets of a delta: the prompt stands before the first one of a sample."""
         if self._is_empty:
             delta = Delta(delta.index, "", [], None if delta.logprobs is None else [], "length")
         if self._has_begun[delta.index] or not self._echo:
@@ -162,8 +167,11 @@ class ChatAnswer(Answer):
 
 
 class CallAnswer(ChatAnswer):
-    """The answer of /v1/chat/completions to a request that requires a call of a tool. finish_reason: of one that is
-    whole. OpenAI has "stop" where the request named the function, and "tool_calls" where any could be called."""
+    """The answer of /v1/chat/completions to a request that requires a call of a tool.
+
+    finish_reason: of a call that is whole. OpenAI has "stop" where the request named the function, and "tool_calls"
+    where any could be called.
+    """
 
     FIRST_CONTENT = None
 
@@ -202,7 +210,7 @@ class GenerateAnswer(Answer):
         return {"generated_text": self._before + delta.text, "details": self._details(delta)}
 
     def chunk(self, delta: Delta) -> bytes:
-        """Its last event has the whole text."""
+        """Return the event for a delta; the last event has the whole text."""
         self._check(delta)
         self._so_far += delta.text
         ended = delta.finish_reason is not None

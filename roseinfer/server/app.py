@@ -52,7 +52,7 @@ Key = Annotated[Any, Depends(HTTPBearer(auto_error=False))]
 
 
 class HeadIsGet:
-    """ASGI middleware: HEAD is answered wherever GET is, as GET. The connection keeps the body back."""
+    """ASGI middleware that answers HEAD as GET, wherever GET is answered. The connection keeps the body back."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -63,7 +63,7 @@ class HeadIsGet:
 
 
 def make_app(service: Service, settings: ServerSettings) -> ASGIApp:
-    """The routes, within what every request passes through."""
+    """Wrap the routes in what every request passes through."""
     return RequestLog(routes(service, settings), to_stderr if settings.access_log else None)
 
 
@@ -98,12 +98,12 @@ def routes(service: Service, settings: ServerSettings) -> FastAPI:
 
     @app.post("/tokenize", responses=ERRORS)
     async def tokenize(body: TokenizeBody, http: Request, key: Key) -> Response:
-        """The tokens of a text or of a conversation: vLLM's form."""
+        """Encode a text or a conversation to tokens: vLLM's form."""
         return await service.tokenize(body, http)
 
     @app.post("/detokenize", responses=ERRORS)
     async def detokenize(body: DetokenizeBody, http: Request, key: Key) -> Response:
-        """The text of tokens: vLLM's form."""
+        """Decode tokens to a text: vLLM's form."""
         return await service.detokenize(body, http)
 
     @app.get("/v1/models", responses=ERRORS)
@@ -126,29 +126,29 @@ def routes(service: Service, settings: ServerSettings) -> FastAPI:
 
     @app.get("/health", responses={503: {}})
     async def health() -> Response:
-        """200 once the model is loaded and warm, until the server drains."""
+        """Answer 200 once the model is loaded and warm, until the server drains."""
         status = service.engine.status
         headers = {} if status == READY else {"Retry-After": "1"}
         return JSON({"status": status}, 200 if status == READY else 503, headers)
 
     @app.get("/version")
     async def own_version() -> Response:
-        """The version of roseinfer."""
+        """Tell the version of roseinfer."""
         return JSON({"version": app.version})
 
     @app.get("/metrics", response_class=Response)
     async def metrics() -> Response:
-        """Prometheus' text form, with vLLM's names."""
+        """Report the metrics in Prometheus' text form, with vLLM's names."""
         return Response(exposition(service.engine, service.model_name), media_type=CONTENT_TYPE)
 
     @app.get("/live", responses=ERRORS)
     async def live(key: Key) -> Response:
-        """What the page shows of the engine."""
+        """Report what the page shows of the engine."""
         return JSON({"model": service.model_name} | live_view(service.engine))
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def page() -> Response:
-        """A playground, and the engine at work."""
+        """Show a playground, and the engine at work."""
         return HTMLResponse(PAGE.read_text(encoding="utf-8"), headers=PAGE_HEADERS)
 
     return app

@@ -39,7 +39,7 @@ News = list[tuple[OutputStream, "list[Delta] | Exception"]]
 
 
 class Refused(Exception):
-    """A request that cannot run now. retry_after: seconds after which it may."""
+    """A request that cannot run now. retry_after: seconds after which it may succeed."""
 
     def __init__(self, why: str, retry_after: int) -> None:
         super().__init__(why)
@@ -47,21 +47,22 @@ class Refused(Exception):
 
 
 class QueueFull(Refused):
-    """As many requests run and wait as may."""
+    """Raised when as many requests run and wait as are allowed."""
 
 
 class NotServing(Refused):
-    """The engine loads its model, drains, or has failed."""
+    """Raised while the engine loads its model or drains, and after it has failed."""
 
 
 class StepFailed(Exception):
-    """A step of the engine raised: the requests that it computed have ended."""
+    """Raised when a step of the engine raised: the requests that it computed have ended."""
 
 
 class AsyncEngine:
-    """make_llm: called on the engine's thread, so that loading holds up nothing else. max_queue: samples that may wait
-    beside the max_num_seqs that run. step_seconds: a step that takes longer makes the status STUCK. on_failure: called
-    on the loop when the thread has ended by an error.
+    """An LLM on a thread of its own. make_llm: called on that thread, so that loading holds up nothing else.
+
+    max_queue: samples that may wait beside the max_num_seqs that run. step_seconds: a step that takes longer makes the
+    status STUCK. on_failure: called on the loop when the thread has ended by an error.
 
     Made, and used, on an event loop; start() begins. The LLM that make_llm returns belongs to it until close(): a call
     of it from anywhere else raises an error that says so.
@@ -108,28 +109,28 @@ class AsyncEngine:
 
     @property
     def status(self) -> str:
-        """What it does; STUCK while a step takes longer than step_seconds."""
+        """What the engine does; STUCK while a step takes longer than step_seconds."""
         since = self._busy_since
         is_late = since is not None and perf_counter() - since > self._step_seconds
         return STUCK if self._stage == READY and is_late else self._stage
 
     @property
     def llm(self) -> LLM:
-        """Raises NotServing while it is loaded."""
+        """The LLM. Raises NotServing while it is being loaded."""
         if self._llm is None or self._stage == LOADING:
             raise NotServing("the model is still being loaded", retry_after=5)
         return self._llm
 
     @property
     def most_samples(self) -> int:
-        """Samples that run and wait at most."""
+        """The number of samples that may run and wait at most."""
         return self.llm.engine.config.max_num_seqs + self.max_queue
 
     def accept(self, num_samples: int, only_whole: bool = False) -> OutputStream:
-        """Give a place to an HTTP request of so many samples, which it has until its stream ends: by its last token,
-        by abort, or by the end of the server. `begin` gives it the requests. only_whole: see OutputStream.
+        """Reserve places for an HTTP request of so many samples; `begin` gives the returned stream its requests.
 
-        Raises QueueFull, and NotServing.
+        The stream has its places until it ends: by its last token, by abort, or by the end of the server. only_whole:
+        see OutputStream. Raises QueueFull, and NotServing.
         """
         self.require_serving()
         if self._num_samples + num_samples > self.most_samples:
@@ -146,14 +147,17 @@ class AsyncEngine:
         return QueueFull(f"{why}: try again later", self.retry_after())
 
     def begin(self, stream: OutputStream, requests: List[Request]) -> None:
-        """Let the requests of a stream, which LLM.new_request made, wait for their turn. A stream that has ended while
-        they were made has them too, for whatever makes its answer, but the engine never sees them."""
+        """Let the requests of a stream, which LLM.new_request made, wait for their turn.
+
+        A stream that has ended while they were made gets them too, since its answer is made from them, but the engine
+        never sees them.
+        """
         stream.requests = requests
         if stream in self.streams:
             self._commands.put(partial(self._begin, stream))
 
     def require_serving(self) -> None:
-        """Raises NotServing."""
+        """Raise NotServing unless requests are accepted now."""
         if self._stage == FAILED:
             raise NotServing("the engine has failed, and the server ends", retry_after=MOST_RETRY_AFTER)
         if self._stage == DRAINING:
@@ -161,7 +165,7 @@ class AsyncEngine:
         _ = self.llm
 
     def retry_after(self) -> int:
-        """Seconds in which a place becomes free, by the last streams that ended."""
+        """Estimate the seconds until a place becomes free, from the last streams that ended."""
         ends = self._ends
         mean_gap = (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else 0.0
         return min(max(1, ceil(mean_gap)), MOST_RETRY_AFTER)
@@ -173,7 +177,7 @@ class AsyncEngine:
             self._commands.put(partial(self._abort, stream))
 
     async def drain(self, seconds: float) -> int:
-        """Refuse new requests, and let those that were accepted end for at most so long. Return how many it cut off."""
+        """Refuse new requests, and let the accepted ones end within so many seconds. Return how many it cut off."""
         self._stage = DRAINING if self._stage != FAILED else FAILED
         await self._until(lambda: not self.streams, seconds)
         cut_off = list(self.streams)
@@ -183,8 +187,10 @@ class AsyncEngine:
         return len(cut_off)
 
     async def close(self, seconds: float) -> bool:
-        """End what runs, and the thread with it; its step has so long to end. False where the thread is still at work:
-        it loads a model, or its step hangs."""
+        """End what runs, and the thread with it, and return whether it has ended; its step has so many seconds to end.
+
+        It returns False where the thread is still at work: it loads a model, or its step hangs.
+        """
         self._is_closing = True
         await self.drain(0)
         self._commands.put(None)
@@ -270,7 +276,7 @@ class AsyncEngine:
             self.state = state_of(engine)
 
     def _obey(self, must_wait: bool) -> bool:
-        """Call what the loop has sent; must_wait: for at least one. False once close() was called."""
+        """Call what the loop has sent; must_wait: wait for at least one call. Return False once close() was called."""
         while must_wait or not self._commands.empty():
             if must_wait:
                 self._busy_since = None
@@ -292,7 +298,7 @@ class AsyncEngine:
             first_index += len(request.samples)
 
     def _add(self, stream: OutputStream, requests: List[Request], first_index: int) -> None:
-        """Let requests of a stream wait for their turn. first_index: of the first sample, in the stream."""
+        """Let the requests of a stream wait for their turn. first_index: of their first sample in the stream."""
         for request in requests:
             self._unsent[request] = stream, Unsent(request, first_index)
             first_index += len(request.samples)
@@ -312,7 +318,7 @@ class AsyncEngine:
                 self.latencies.ended(request)
 
     def _tell(self) -> None:
-        """Hand over what the last step gave."""
+        """Hand over the tokens of the last step."""
         news: News = []
         for request in self._inbox:
             self.latencies.observe(request)
@@ -341,8 +347,11 @@ class AsyncEngine:
         self._call_loop(self._deliver, [(stream, failure) for stream in streams])
 
     def _of_the_failed_step(self) -> list[OutputStream]:
-        """Streams whose sequences the step computed, which scheduling again tells; and those whose sequences ended in
-        it without having been read. All of them where that tells nothing."""
+        """Return the streams whose sequences the failed step computed.
+
+        Scheduling again tells these; streams whose sequences ended in the step without being read count, too. Returns
+        all streams where that tells nothing.
+        """
         scheduler = self._live.engine.scheduler
         try:
             step = scheduler.schedule()

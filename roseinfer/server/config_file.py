@@ -62,7 +62,7 @@ class ConfigFile:
 
 
 def read_config(path: Path) -> ConfigFile:
-    """Raises ValueError that names the file and the key, and FileNotFoundError."""
+    """Read a config file. Raises ValueError that names the file and the key, and FileNotFoundError."""
     import yaml
 
     try:
@@ -85,7 +85,7 @@ def read_config(path: Path) -> ConfigFile:
 
 
 def require_mapping(section: str, value: Any, allowed: Iterable[str]) -> dict[str, Any]:
-    """The value. section: its name, "" for the whole file. Raises ValueError unless it has keys, all of them known."""
+    """Return the value if it has keys, all of them known; else raise ValueError. section: "" for the whole file."""
     before = f"{section}." if section else ""
     if not isinstance(value, dict) or not value:
         raise ValueError(f"{section or 'the file'} must have keys of {', '.join(allowed)}, got {value!r:.100}")
@@ -116,7 +116,7 @@ def into_server(name: str, kind: type | tuple[type, ...]) -> Apply:
 
 
 def unused(why: str) -> Apply:
-    """why: for docs/serving.md, which a test holds to this."""
+    """Make a key that is noted as unused. why: for docs/serving.md, whose table a test compares with it."""
 
     def apply(config: ConfigFile, value: Any) -> None:
         config.unused.append(why)
@@ -125,7 +125,7 @@ def unused(why: str) -> Apply:
 
 
 def only(allowed: Any, why: str) -> Apply:
-    """A key that may say what is the case anyway."""
+    """Make a key that is accepted only with the value that holds anyway. why: for the error."""
 
     def apply(config: ConfigFile, value: Any) -> None:
         if value != allowed or isinstance(value, bool) != isinstance(allowed, bool):
@@ -141,7 +141,7 @@ def count_of(value: Any, at_least: int = 1) -> int:
 
 
 def largest_of(value: Any) -> int:
-    """The largest of a list, as in [4096], or the number itself."""
+    """Return the largest number of a list, such as [4096], or the number itself."""
     values = value if isinstance(value, list) and value else [value]
     return max(map(count_of, values))
 

@@ -17,12 +17,12 @@ from .settings import KIB, ServerSettings
 
 
 def connection_class(settings: ServerSettings) -> type[HttpToolsProtocol]:
-    """What uvicorn makes one of for each connection."""
+    """Make the class of which uvicorn makes one object for each connection."""
     return type("LimitedConnection", (Connection,), {"settings": settings})
 
 
 class Connection(HttpToolsProtocol):
-    """A connection that is refused gets one answer in the API's form, and is closed."""
+    """A connection with limits. One that is refused gets an answer in the API's form, and is closed."""
 
     settings: ServerSettings
 

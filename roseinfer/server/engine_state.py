@@ -9,8 +9,11 @@ from roseinfer.engine.engine import Engine
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """Taken between two steps. running, waiting: sequences. blocks: of the pool; free_blocks: of these in no table,
-    with the cached_blocks that the prefix cache can find. asked_tokens, found_tokens: of the prefix cache, so far."""
+    """An engine's numbers between two steps. running, waiting: sequences.
+
+    blocks: of the pool; free_blocks: those in no table, including the cached_blocks that the prefix cache can find.
+    asked_tokens, found_tokens: those that the prefix cache was asked for and had, so far.
+    """
 
     running: int = 0
     waiting: int = 0
@@ -30,7 +33,7 @@ class EngineState:
 
 
 def state_of(engine: Engine) -> EngineState:
-    """Called by the thread that steps it."""
+    """Read an engine's state. The thread that steps the engine must call it."""
     scheduler, blocks = engine.scheduler, engine.blocks
     cache = blocks.prefix_cache
     return EngineState(

@@ -67,8 +67,7 @@ class ApiError(Exception):
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Around calls of the library that check what a client sent: what they refuse is the client's error, in the
-    library's words."""
+    """Turn a ValueError of the library, which checks what a client sent, into an ApiError with its message."""
     try:
         yield
     except ValueError as error:
@@ -90,7 +89,7 @@ class ErrorBody(BaseModel):
 
 
 class JSON(Response):
-    """ASCII alone: a text may have half of a surrogate pair, which UTF-8 has not."""
+    """JSON in ASCII alone: a text may have half of a surrogate pair, which UTF-8 cannot hold."""
 
     media_type = "application/json"
 
@@ -99,7 +98,7 @@ class JSON(Response):
 
 
 def api_error(error: Exception) -> ApiError:
-    """What a client is told of an error. A bug is logged, and its client learns no more than that there is one."""
+    """Return what a client is told of an error. A bug is logged, and its client learns only that there is one."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, Refused):
@@ -140,7 +139,7 @@ def install_handlers(app: FastAPI) -> None:
 
 
 def validation_error(error: RequestValidationError, path: str) -> ApiError:
-    """The first field that is wrong, with all that is wrong with it."""
+    """Make the error for the first field that is wrong, with all that is wrong with it."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         why = first.get("ctx", {}).get("error", "")
@@ -160,8 +159,11 @@ def validation_error(error: RequestValidationError, path: str) -> ApiError:
 
 
 class Located(NamedTuple):
-    """One of pydantic's errors. place: of the wrong value in the body. form: which of several forms that a field may
-    have was tried, as pydantic calls it; field: the place of that field, None where it has one form."""
+    """One of pydantic's errors. place: where the wrong value is in the body.
+
+    form: pydantic's name of the form that was tried, where a field may have several; field: the place of that field,
+    None where it has one form.
+    """
 
     error: dict[str, Any]
     place: tuple[str | int, ...]
@@ -188,8 +190,10 @@ def located(error: dict[str, Any], body: Any) -> Located:
 
 
 def nearest_form(wrong: list[Located]) -> list[Located]:
-    """The errors about one value: the first one; where that field has several forms, those of the form that fits best,
-    with the fewest errors deepest in the value."""
+    """Return the errors about the first wrong value; of the forms that its field may have, only the best fit's.
+
+    The best fit has errors deepest in the value, and the fewest of them.
+    """
     first = wrong[0]
     if first.field is None:
         return [first]
@@ -213,7 +217,7 @@ def unknown_field(place: tuple[str | int, ...], path: str) -> ApiError:
 
 
 def dotted(place: Sequence[str | int]) -> str:
-    """messages[0].role for ["messages", 0, "role"]."""
+    """Write ["messages", 0, "role"] as messages[0].role."""
     text = ""
     for part in place:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part

@@ -1,4 +1,4 @@
-"""How large a grammar clients may ask for: a thread compiles it, and each step with it takes longer."""
+"""The limits on grammars that clients may ask for: a thread compiles them, and each step with one takes longer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST_CHOICES = 10_000  # compiled in 0.2 s
 
 
 def check_size(wanted: StructuredOutputsParams) -> None:
-    """Raises ValueError for a grammar that is too large."""
+    """Raise ValueError for a grammar that is too large."""
     if wanted.choice is not None and len(wanted.choice) > MOST_CHOICES:
         raise ValueError(f"choice must have at most {MOST_CHOICES:,} texts, got {len(wanted.choice):,}")
     try:

@@ -28,7 +28,7 @@ def greeting(url: str, settings: ServerSettings, request: tuple[str, dict[str, A
 
 
 def request_for(llm: LLM, chat_template: str | None) -> tuple[str, dict[str, Any]]:
-    """A request that this model can answer: a conversation, a text to continue, or tokens."""
+    """Make a request that this model can answer: a conversation, a text to continue, or tokens."""
     if llm.tokenizer is None:
         return "completions", {"prompt": [1, 2, 3]}
     try:

@@ -25,7 +25,7 @@ class OwnHosts:
         self._is_checked = bool(settings.allowed_hosts) or is_loopback(settings.host)
 
     def check(self, headers: Mapping[bytes, bytes]) -> None:
-        """Raises ApiError. A request without the header, which a browser never sends, passes."""
+        """Raise ApiError for a foreign Host. A request without the header, which a browser never sends, passes."""
         if not self._is_checked or not headers.get(b"host"):
             return
         name = without_port(headers[b"host"].decode("latin-1")).lower()
@@ -47,7 +47,7 @@ def without_port(host: str) -> str:
 
 
 def is_of_this_machine(name: str) -> bool:
-    """Whether it is localhost, a name within it, or an address of the loopback: no DNS leads these elsewhere."""
+    """Tell whether a name always means this machine: localhost, a name within it, or an address of the loopback."""
     try:
         return ip_address(name).is_loopback
     except ValueError:
@@ -55,5 +55,5 @@ def is_of_this_machine(name: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a server that listens at this name or address is reached from this machine alone."""
+    """Tell whether a server that listens at this name or address is reached from this machine alone."""
     return ip_address(socket.getaddrinfo(host, None)[0][4][0]).is_loopback

@@ -14,7 +14,7 @@ TURN_SECONDS = 30  # that work waits for its turn
 
 
 class LaneFull(Exception):
-    """Work whose turn did not come in time."""
+    """Raised for work whose turn did not come in time."""
 
 
 class Lane:
@@ -31,8 +31,10 @@ class Lane:
             Thread(target=self._work, name=f"roseinfer {name}", daemon=True).start()
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Return what call() returns, and raise what it raises. Work of a caller that is cancelled is not begun. Raises
-        LaneFull for work whose turn does not come within TURN_SECONDS."""
+        """Return what call() returns, and raise what it raises. Work of a cancelled caller is not begun.
+
+        Raises LaneFull for work whose turn does not come within TURN_SECONDS.
+        """
         result: Future[T] = Future()
         self._jobs.put((result, call))
         ended = asyncio.wrap_future(result)

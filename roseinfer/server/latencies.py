@@ -30,7 +30,7 @@ class Histogram:
         self.recent.append(value)
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """(upper bound, values up to it), as Prometheus has buckets."""
+        """Return pairs (upper bound, number of values up to it), the form of Prometheus' buckets."""
         total, buckets = 0, []
         for bound, count in zip([*map(str, self.bounds), "+Inf"], list(self.counts), strict=True):
             total += count
@@ -39,8 +39,11 @@ class Histogram:
 
 
 class Latencies:
-    """ttft: from a request's arrival to its first token. itl: gaps between tokens. queue: from arrival to the first
-    step. e2e: from arrival to the end, of requests that were not aborted. ended_by: requests by finish_reason."""
+    """Histograms of what requests waited for. ttft: from arrival to the first token. itl: gaps between tokens.
+
+    queue: from arrival to the first step. e2e: from arrival to the end, of requests that were not aborted. ended_by:
+    the number of requests by finish_reason.
+    """
 
     def __init__(self) -> None:
         self.ttft, self.itl = Histogram(TTFT_BOUNDS), Histogram(ITL_BOUNDS)

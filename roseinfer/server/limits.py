@@ -18,7 +18,7 @@ CLOSE = {"Connection": "close"}  # what the client still sends is not read
 
 
 class Limits:
-    """ASGI middleware. A whole body is read before the app is called, so that a slow one holds no slot."""
+    """ASGI middleware with the limits. It reads a whole body before it calls the app, so a slow one holds no slot."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self.app, self.settings = app, settings
@@ -38,7 +38,7 @@ class Limits:
         await self.app(scope, receive if body is None else _replayed(body, receive), send)
 
     def _check_key(self, scope: Scope) -> None:
-        """Raises ApiError. Takes the same time for every wrong key of a length."""
+        """Raise ApiError for a wrong key. The check takes the same time for every wrong key of a length."""
         key = self.settings.api_key
         if key is None or not scope["path"].startswith(GUARDED):
             return
@@ -52,7 +52,7 @@ class Limits:
             )
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        """Raises ApiError for one that is too large, or takes too long."""
+        """Read the body. Raises ApiError for one that is too large, or takes too long."""
         most = self.settings.max_body_kib * KIB
         told = dict(scope["headers"]).get(b"content-length", b"")
         body = None
@@ -69,7 +69,7 @@ class Limits:
         return body
 
     async def _read(self, receive: Receive, most: int) -> bytes | None:
-        """None for a body that is too large."""
+        """Read the body; None for one that is too large."""
         parts, size, more = [], 0, True
         while more:
             message = await receive()
@@ -83,8 +83,10 @@ class Limits:
         return b"".join(parts)
 
     async def _read_on(self, receive: Receive) -> None:
-        """A client that is still sending when its connection is closed does not read the answer: so some of what it
-        sends is read, and thrown away."""
+        """Read, and throw away, some of what the client still sends: otherwise it would not read the answer.
+
+        A client that is still sending when its connection is closed does not read the answer.
+        """
 
         async def read() -> None:
             size, more = 0, True

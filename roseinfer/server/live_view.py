@@ -16,7 +16,7 @@ MS = 1e3
 
 
 def live_view(engine: AsyncEngine) -> dict[str, Any]:
-    """seconds: of a clock, to make rates of counts. Times in ms, percentiles of the last values; None before any."""
+    """Return what the page shows. seconds: of a clock, to make rates. Times: ms, last percentiles; None before any."""
     streams = list(engine.streams)
     requests = [
         {

@@ -36,7 +36,7 @@ ENVIRONMENT = {
 
 
 class ReplicasFailed(RuntimeError):
-    """Ray did not start, or no replica did."""
+    """Raised when Ray did not start, or no replica did."""
 
 
 Say = Callable[[str], object]
@@ -50,9 +50,10 @@ def serve_replicas(
     header: str | None,
     say: Say,
 ) -> None:
-    """Serve on so many replicas until SIGTERM or Ctrl-C, then let requests end within settings.drain_seconds. Each
-    replica has its share of the CPU cores, and of the threads. header: requests with the same value of it go to the
-    same replica; None: to the less busy one of two. say: gets lines for a terminal.
+    """Serve on so many replicas until SIGTERM or Ctrl-C, then let requests end within settings.drain_seconds.
+
+    Each replica has its share of the CPU cores, and of the threads. header: requests with the same value of it go to
+    the same replica; None: to the less busy one of two. say: gets lines for a terminal.
 
     Raises OSError for an address that cannot be listened at, and ReplicasFailed.
     """
@@ -89,18 +90,17 @@ def serve_replicas(
 
 
 def last_line(text: str) -> str:
-    """What a traceback, as Ray passes it on, ends with."""
+    """Return the last line of a traceback that Ray passes on."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else text
 
 
 @contextmanager
 def local_ray() -> Iterator[None]:
-    """A Ray of this process alone: with a token of its own, without a dashboard, its logs in a temporary folder that is
-    removed with it. Raises ReplicasFailed.
+    """Run a Ray of this process alone: with its own token, no dashboard, and logs in a folder that is removed with it.
 
-    Until it has ended, what is printed on stdout is thrown away: Ray prints there of each process that has died, and
-    has no setting for it. What a user needs of that, `watch` says.
+    Until it has ended, stdout is thrown away: Ray prints there of each process that has died, and has no setting for
+    it. `watch` says what a user needs of that. Raises ReplicasFailed.
     """
     import ray
 
@@ -117,8 +117,10 @@ def local_ray() -> Iterator[None]:
 
 
 def start_ray(folder: str) -> None:
-    """Raises ReplicasFailed. Ray gives its own processes 15 seconds to start, which a busy machine may not keep to: so
-    it is started up to START_ATTEMPTS times."""
+    """Start Ray, in up to START_ATTEMPTS attempts. Raises ReplicasFailed.
+
+    Ray gives its own processes 15 seconds to start, and on a busy machine they may take longer.
+    """
     import ray
 
     for attempt in range(START_ATTEMPTS):
@@ -140,7 +142,7 @@ def start_ray(folder: str) -> None:
 
 @contextmanager
 def ending_signals() -> Iterator[None]:
-    """SIGTERM and Ctrl-C both raise KeyboardInterrupt: once to drain, and a second time to end at once."""
+    """Make SIGTERM and Ctrl-C raise KeyboardInterrupt: once to drain, and a second time to end at once."""
 
     def interrupt(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
@@ -168,7 +170,7 @@ def watch(num_replicas: int, say: Say) -> None:
 
 
 def num_running() -> int:
-    """Replicas that take requests."""
+    """Count the replicas that take requests."""
     from ray import serve
 
     from .replicas import NAME

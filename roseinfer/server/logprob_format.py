@@ -24,8 +24,10 @@ class TokenTexts:
         self._vocabulary = vocabulary
 
     def offsets(self, sample: Sample, is_echoed: bool = False) -> TokenOffsets | None:
-        """Return what finds where each of the sample's tokens begins in its text; None without a vocabulary. is_echoed:
-        the text, and the tokens, begin with the prompt's."""
+        """Return an object that finds where each of the sample's tokens begins in its text; None without a vocabulary.
+
+        is_echoed: the text, and the tokens, begin with the prompt's.
+        """
         if self._vocabulary is None:
             return None
         seq = sample.seq
@@ -33,8 +35,10 @@ class TokenTexts:
         return self._vocabulary.offsets(prompt_ids, seq.params.skip_special_tokens)
 
     def of_completion(self, delta: Delta, offsets: TokenOffsets | None) -> dict[str, Any]:
-        """Return a completion's `logprobs`. offsets: of the sample, which has taken the tokens before this delta. The
-        first token of a prompt has null."""
+        """Return a completion's `logprobs`. The first token of a prompt has null.
+
+        offsets: of the sample, which has taken the tokens before this delta.
+        """
         positions = list(positions_of(delta))
         return {
             "tokens": [self._name(chosen) for chosen, _ in positions],
@@ -53,8 +57,10 @@ class TokenTexts:
         return {"content": content, "refusal": None}
 
     def _by_name(self, at: dict[int, float]) -> dict[str, float]:
-        """Return the log-probabilities by name. The chosen token comes first and then the likeliest ones, so the first
-        of several tokens with one name counts."""
+        """Return the log-probabilities by name; where several tokens have one name, the first one counts.
+
+        The chosen token comes first, and then the likeliest ones.
+        """
         named: dict[str, float] = {}
         for token_id, value in at.items():
             named.setdefault(self._name(token_id), value)
@@ -74,6 +80,6 @@ class TokenTexts:
 
 
 def positions_of(delta: Delta) -> Iterator[tuple[int, dict[int, float]]]:
-    """For each new token, its id, and the log-probabilities by id at its place: none for the first one of a prompt."""
+    """Yield, for each new token, its id and the log-probabilities by id at its place: none for a prompt's first one."""
     for token_id, at in zip(delta.token_ids, delta.logprobs or (), strict=True):
         yield token_id, {other: max(found.logprob, LEAST) for other, found in (at or {}).items()}

@@ -19,9 +19,11 @@ from .request_id import REQUEST_ID
 
 @dataclass(slots=True)
 class Delta:
-    """What is new of one sample. index: of the sample among all of its stream. logprobs: for each new token, as
-    Sequence has them; None unless they were asked for. finish_reason, stop_reason, error: as CompletionOutput has
-    them, None while it runs. is_own_error: as Sequence has it."""
+    """What is new of one sample. index: of the sample among all of its stream. is_own_error: as in Sequence.
+
+    logprobs: for each new token, as in Sequence; None unless they were asked for. finish_reason, stop_reason, error: as
+    in CompletionOutput, None while the sample runs.
+    """
 
     index: int
     text: str
@@ -33,7 +35,7 @@ class Delta:
     is_own_error: bool = False
 
     def add(self, later: Delta) -> None:
-        """Go on with what came next of the same sample."""
+        """Append what came next of the same sample."""
         self.text += later.text
         self.token_ids += later.token_ids
         if self.logprobs is not None and later.logprobs is not None:
@@ -43,7 +45,7 @@ class Delta:
 
 
 def join(samples: dict[int, Delta], deltas: List[Delta]) -> None:
-    """Go on with each sample, by index, with what came next of it."""
+    """Append to each sample, by index, what came next of it."""
     for delta in deltas:
         if before := samples.get(delta.index):
             before.add(delta)
@@ -90,10 +92,9 @@ class Unsent:
 
 
 class OutputStream:
-    """What comes of one HTTP request, from the moment when it is accepted. It belongs to the event loop's thread, and
-    has one reader.
+    """The outputs of one HTTP request, from the moment when it is accepted, for one reader on the event loop's thread.
 
-    num_samples: of its requests, which are made after it. only_whole: its reader wants each request when that has
+    num_samples: of its requests, which are made later. only_whole: its reader wants each request when that has
     finished, and nothing before.
     """
 
@@ -118,7 +119,7 @@ class OutputStream:
         return sum(request.samples[0].seq.num_prompt_tokens for request in self.requests)
 
     def push(self, deltas: list[Delta]) -> None:
-        """Let the reader have these next."""
+        """Make these deltas the next that the reader gets."""
         for delta in deltas:
             self.num_tokens += len(delta.token_ids)
             self._num_running -= delta.finish_reason is not None
@@ -126,13 +127,13 @@ class OutputStream:
         self._has_news.set()
 
     def fail(self, failure: Exception) -> None:
-        """Raise it to the reader, once, after all that has come."""
+        """Raise an error to the reader, once, after all that has come."""
         if not self.has_ended:
             self._failure = failure
             self._has_news.set()
 
     async def failure(self) -> NoReturn:
-        """Raise what `fail` is given, as soon as it is: for a request that is not begun yet."""
+        """Wait for the error that `fail` is given, and raise it at once: for a request that is not begun yet."""
         while not self._failure:
             self._has_news.clear()
             await self._has_news.wait()

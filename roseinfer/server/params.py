@@ -53,10 +53,10 @@ GENERATE_TAKEN = ("temperature", "top_k", "top_p", "seed", "stop")
 
 
 class Defaults:
-    """What requests ask for that do not say it: as llm.get_default_sampling_params() has it.
+    """Values for requests that do not give them. params: those of llm.get_default_sampling_params().
 
-    end_tokens: end every request, beside the model's own. most_new_tokens: that a request may ask for; None for as many
-    as there is room for.
+    end_tokens: end every request, beside the model's own. most_new_tokens: the most that a request may ask for; None
+    for as many as there is room for.
     """
 
     def __init__(self, llm: LLM, end_tokens: tuple[int, ...] = (), most_new_tokens: int | None = None) -> None:
@@ -67,8 +67,7 @@ class Defaults:
             self.params = replace(self.params, max_tokens=most_new_tokens)
 
     def of_completion(self, body: CompletionBody) -> SamplingParams:
-        """Return what a completion asks for. The engine makes at least one token, and the answer to max_tokens=0
-        leaves it out."""
+        """Return what a completion asks for. With max_tokens=0 the engine makes a token that the answer leaves out."""
         more: dict[str, Any] = {} if body.logprobs is None else {"logprobs": body.logprobs}
         if body.echo:
             more["prompt_logprobs"] = body.logprobs
@@ -79,8 +78,7 @@ class Defaults:
         return self._params(body, more)
 
     def of_chat(self, body: ChatBody) -> SamplingParams:
-        """Return what a conversation asks for. Without a limit it may fill the room that the model has, as with
-        max_tokens=None."""
+        """Return what a conversation asks for. Without a limit it may fill the model's room (max_tokens=None)."""
         if body.top_logprobs and not body.logprobs:
             raise ApiError(f"top_logprobs={body.top_logprobs} needs logprobs=true", "top_logprobs")
         more: dict[str, Any] = {"logprobs": body.top_logprobs or 0} if body.logprobs else {}
@@ -118,7 +116,7 @@ class Defaults:
         return self._made(found | more)
 
     def _made(self, given: dict[str, Any]) -> SamplingParams:
-        """Raises ApiError for what SamplingParams refuses, and for too many tokens."""
+        """Make the params. Raises ApiError for what SamplingParams refuses, and for too many tokens."""
         asked, most = given.get("max_tokens"), self.most_new_tokens
         if asked is not None and most is not None and asked > most:
             raise ApiError(f"max_tokens must be at most {most}, the server's max_generate_length, got {asked}")
@@ -128,7 +126,7 @@ class Defaults:
 
 
 def biases(given: dict[str, float]) -> dict[int, float]:
-    """JSON's keys are texts. Raises ApiError for one that is no token id."""
+    """Convert JSON's keys, which are texts, to token ids. Raises ApiError for one that is no token id."""
     for key in given:
         if not (key.isascii() and key.isdigit()):
             raise ApiError(f"logit_bias must have token ids as keys, got {key!r:.100}", "logit_bias")
@@ -136,7 +134,7 @@ def biases(given: dict[str, float]) -> dict[int, float]:
 
 
 def structured_outputs(body: SamplingBody) -> StructuredOutputsParams | None:
-    """The form that a text has to follow; None for any."""
+    """Return the form that a text has to follow; None for any."""
     form, own = body.response_format, body.structured_outputs
     if own and form:
         raise ApiError("response_format and structured_outputs are one setting: send one of them", "response_format")
@@ -148,7 +146,7 @@ def structured_outputs(body: SamplingBody) -> StructuredOutputsParams | None:
 
 
 def refuse_what_is_not_there(body: SamplingBody) -> None:
-    """Raises ApiError for a field of NEUTRAL with another value than those."""
+    """Raise ApiError for a field of NEUTRAL whose value is not one of the neutral ones."""
     for name, neutral in NEUTRAL.items():
         value = getattr(body, name, None)
         if value is not None and value not in neutral:

@@ -24,11 +24,11 @@ GRAMMAR_SECONDS = 5  # that a grammar may take to compile: one of 10,000 choices
 
 
 class PromptReader:
-    """Makes requests of an LLM's from what a client sends. Every method raises ValueError for what cannot run, and
-    LaneFull. A caller that is cancelled gives up its place, and no work is begun for it.
+    """Makes requests of an LLM from what a client sends. Methods raise ValueError for what cannot run, and LaneFull.
 
     Texts, conversations and grammars have a lane each: a template that hangs, or a grammar that takes long, delays
-    requests of its own kind alone. chat_template: Jinja in place of the model's own template.
+    requests of its own kind alone. A caller that is cancelled gives up its place, and no work is begun for it.
+    chat_template: Jinja in place of the model's own template.
     """
 
     def __init__(self, llm: LLM, chat_template: str | None = None) -> None:
@@ -41,7 +41,7 @@ class PromptReader:
             self._template = error
 
     async def of_prompts(self, prompts: list[str | list[int]], params: SamplingParams) -> list[Request]:
-        """One prompt is read after the other, so that other requests have their turns in between."""
+        """Make a request of each prompt, one after the other, so that other requests have their turns in between."""
         return [await self._request(self._texts, partial(self._ids_of, one), params) for one in prompts]
 
     async def of_messages(self, body: ChatBody, params: SamplingParams) -> Request:
@@ -62,7 +62,7 @@ class PromptReader:
         return await self._texts.run(lambda: tokenizer.decode(token_ids, skip_special_tokens))
 
     def _conversation_ids(self, body: ConversationBody, add_special_tokens: bool = False) -> list[int]:
-        """Return the tokens of a conversation. add_special_tokens: beside those that the template writes."""
+        """Return the tokens of a conversation. add_special_tokens: add them to those that the template writes."""
         self._require_tokenizer()
         with no_template_advice():
             template, own = self._template, self._chat_template
@@ -82,7 +82,7 @@ class PromptReader:
         return self.llm.prompt_ids(text, add_special_tokens)
 
     def close(self) -> bool:
-        """Begin no further work, and end the template's process. False where a thread is still at work."""
+        """Begin no further work, and end the template's process. Return False where a thread is still at work."""
         if worker := self.__dict__.get("_grammar_worker"):
             worker.close()
         lanes = self._texts, self._conversations, self._grammars
@@ -100,7 +100,7 @@ class PromptReader:
         return await self._grammars.run(lambda: self._structured_request(token_ids, params))
 
     def _structured_request(self, token_ids: list[int], params: SamplingParams) -> Request:
-        """A grammar is compiled twice, first where it can be broken off."""
+        """Make a request; compile its grammar first in a process that can be ended, and then for the request."""
         wanted = params.structured_outputs
         if wanted and self._grammar_tokens:
             answer = self._grammar_worker.answer(text=grammar_text(wanted), **self._grammar_tokens)
@@ -112,8 +112,11 @@ class PromptReader:
 
     @cached_property
     def _grammar_tokens(self) -> dict[str, Any]:
-        """What the process has to know of the model's tokens. {} where no grammar can be followed, for want of
-        llguidance, a tokenizer or an end token: a request is refused then, in words of its own."""
+        """What the process has to know of the model's tokens; {} where no grammar can be followed.
+
+        That needs llguidance, a tokenizer and an end token; without them a request is refused with a message of its
+        own.
+        """
         tokenizer, ends = self.llm.tokenizer, self.llm.model.config.eos_token_ids
         if not (find_spec("llguidance") and tokenizer and ends):
             return {}

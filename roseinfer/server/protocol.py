@@ -41,8 +41,10 @@ def few(most: int) -> BeforeValidator:
 
 
 class Body(BaseModel):
-    """Types are as JSON has them: "16" is no number. Of what is wrong in a list or an object only the first is told:
-    100,000 errors would hold up all other requests for seconds."""
+    """A JSON body, with JSON's types: "16" is no number.
+
+    Only the first error in a list or an object is told: 100,000 errors would hold up all other requests for seconds.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -95,7 +97,7 @@ class JsonSchemaFormat(Body):
 
 
 class StructuredOutputs(Body):
-    """As StructuredOutputsParams: exactly one of these."""
+    """The form of a text, as in StructuredOutputsParams: exactly one of these fields."""
 
     json_schema: dict[str, Any] | None = Field(default=None, alias="json")
     regex: str | None = None
@@ -106,7 +108,7 @@ class StructuredOutputs(Body):
 
 
 class SamplingBody(Body):
-    """What both kinds of completions have."""
+    """The fields that both kinds of completions have."""
 
     model: str | None = Field(default=None, description="the name that /v1/models gives; that one when not given")
     stream: bool | None = None

@@ -22,13 +22,15 @@ LOST = ("the replica that had this request has ended before it answered: send it
 
 
 def middlewares() -> list[Middleware]:
-    """Called by Ray's proxy when it starts."""
+    """Return the middlewares that Ray's proxy asks for when it starts."""
     return [Middleware(ProxyErrors)]
 
 
 class ProxyErrors:
-    """ASGI middleware. Of an answer that a lost replica did not begin, the proxy sends nothing, and other errors of its
-    own as plain text. Those of a replica are JSON, and pass as they are."""
+    """ASGI middleware that gives the proxy's own errors the API's form. A replica's errors are JSON, and pass as they are.
+
+    The proxy sends nothing of an answer that a lost replica did not begin, and its other errors are plain text.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -59,13 +61,13 @@ class ProxyErrors:
 
 
 def is_of_the_proxy(begin: Message) -> bool:
-    """Whether an answer that begins is an error in plain text."""
+    """Tell whether an answer that begins is an error in plain text."""
     kind = dict(begin.get("headers", ())).get(b"content-type", b"")
     return begin["status"] >= 400 and kind.startswith(b"text/plain")
 
 
 def answer(held: Message) -> list[Message]:
-    """The error in the API's form, with the headers of the one in plain text, such as Retry-After."""
+    """Make the error in the API's form, with the headers of the one in plain text, such as Retry-After."""
     message, kind, code = ERRORS.get(held["status"], LOST)
     body = json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}}).encode()
     others = [

@@ -52,10 +52,10 @@ def application(
     num_gpus: float = 0,
     by_header: bool = False,
 ) -> Application:
-    """Make a Ray Serve application of a model. engine: arguments of LLM. server: fields of ServerSettings; Ray has its
-    own host and port. num_cpus, num_gpus: of each replica. by_header: see deployed.
+    """Make a Ray Serve application of a model. engine: arguments of LLM. server: fields of ServerSettings.
 
-    Raises ValueError for a wrong value; what only the model can refuse, a replica refuses when it starts.
+    Ray has its own host and port. num_cpus, num_gpus: of each replica. by_header: see deployed. Raises ValueError for a
+    wrong value; what only the model can refuse, a replica refuses when it starts.
     """
     from .run import Serving
 
@@ -133,8 +133,7 @@ class EngineReplica:
         return Named(make_app(self.service, self.settings), serve.get_replica_context().replica_id.unique_id)
 
     def check_health(self) -> None:
-        """Raises RuntimeError when the engine's thread has ended, and while a step takes too long: Ray then starts
-        another replica."""
+        """Raise RuntimeError when the engine's thread has ended or is stuck in a step: Ray then replaces the replica."""
         from .async_engine import FAILED, STUCK
 
         if self.engine.status in (FAILED, STUCK):

@@ -13,8 +13,10 @@ from .request_id import HEADER, REQUEST_ID, id_of
 
 
 class RequestLog:
-    """An app around the whole other one, so that an answer to a bug has an id as well. write: gets a line for each
-    request that has ended; None: no lines are made."""
+    """An app around the whole other one, so that an answer to a bug has an id as well.
+
+    write: gets a line for each request that has ended; None: no lines are made.
+    """
 
     def __init__(self, app: ASGIApp, write: Callable[[str], object] | None = None) -> None:
         self.app, self._write = app, write
@@ -42,8 +44,10 @@ class RequestLog:
 
 
 def log_line(scope: Scope, status: int, seconds: float, request_id: str) -> str:
-    """ "2026-11-26T13:50:01.123Z 127.0.0.1 POST /v1/completions 200 0.412 s req-1f..."; without the query, which may
-    have secrets."""
+    """Write a line of the log, without the query, which may hold secrets.
+
+    An example: "2026-11-26T13:50:01.123Z 127.0.0.1 POST /v1/completions 200 0.412 s req-1f...".
+    """
     now = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     client = scope["client"][0] if scope.get("client") else "-"
     path = scope["raw_path"].decode("ascii", "backslashreplace")

@@ -36,7 +36,7 @@ SLOW = "still loading: a first start also compiles kernels, once"
 
 @dataclass(frozen=True, kw_only=True)
 class Serving:
-    """What is served. make_llm: loads the model. end_tokens, most_new_tokens: see server.params.Defaults."""
+    """The model that is served. make_llm: loads it. end_tokens, most_new_tokens: see server.params.Defaults."""
 
     make_llm: Callable[[], LLM]
     model_name: str
@@ -45,9 +45,10 @@ class Serving:
 
 
 def serve(serving: Serving, settings: ServerSettings, say: Callable[[str], object]) -> bool:
-    """Serve until SIGTERM or Ctrl-C, then let requests end within settings.drain_seconds. A second signal cuts them
-    off. say: gets lines for a terminal. False where a thread is still at work that cannot be ended, on a model that it
-    loads, a step that hangs or a grammar that takes long: the process then has to leave by os._exit.
+    """Serve until SIGTERM or Ctrl-C, then let requests end within settings.drain_seconds; a second signal ends them.
+
+    say: gets lines for a terminal. Returns False where a thread is still at work that cannot be ended, on a model that
+    it loads, a step that hangs or a grammar that takes long: the process then has to leave by os._exit.
 
     Raises OSError for an address that cannot be listened at, what make_llm raises, and RuntimeError for an engine that
     has failed.
@@ -65,8 +66,11 @@ def serve(serving: Serving, settings: ServerSettings, say: Callable[[str], objec
 
 
 def settled(make_llm: Callable[[], LLM]) -> LLM:
-    """Load a model, and keep all that is there by then out of garbage collections: a body of many small lists makes
-    several, each of which would look through the million objects of torch and transformers."""
+    """Load a model, and exclude all objects that exist by then from garbage collections.
+
+    A body of many small lists causes several, each of which would look through the million objects of torch and
+    transformers.
+    """
     llm = make_llm()
     gc.collect()
     gc.freeze()
@@ -79,7 +83,7 @@ def url_of(listening: socket.socket) -> str:
 
 
 def make_server(serving: Serving, settings: ServerSettings, say: Callable[[str], object]) -> EngineServer:
-    """A server whose run(sockets=[...]) is all that is left to do."""
+    """Make a server that is complete but for the call of its run(sockets=[...])."""
     config = uvicorn.Config(
         app=not_made_yet,
         http=connection_class(settings),
@@ -96,7 +100,7 @@ def make_server(serving: Serving, settings: ServerSettings, say: Callable[[str],
 
 
 async def not_made_yet(scope: Scope, receive: Receive, send: Send) -> None:
-    """What uvicorn's config has in the app's place until there is a loop to make an engine on."""
+    """Stand for the app in uvicorn's config until there is a loop to make an engine on."""
     raise AssertionError("the app is made before a connection is")
 
 
@@ -140,7 +144,7 @@ class EngineServer(uvicorn.Server):
         self.has_ended = await self.engine.close(0 if self._at_once.is_set() else STOP_SECONDS) and has_read
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal drains, and the second one ends at once."""
+        """Drain at the first signal, and end at once at the second."""
         self._num_signals += 1
         if not hasattr(self, "loop"):  # startup is under way, and nothing runs yet
             self.should_exit = True
@@ -185,7 +189,7 @@ class EngineServer(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens there. Raises OSError that names the address."""
+    """Open a socket that listens there. Raises OSError that names the address."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind, protocol)
@@ -203,7 +207,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def allow_open_files(count: int) -> None:
-    """Raise this process's limit on open files to so many, as far as it may: each connection is one."""
+    """Raise this process's limit on open files to so many, as far as it is allowed: each connection is one."""
     try:
         import resource
     except ImportError:  # Windows has no such limit

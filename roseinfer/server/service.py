@@ -1,5 +1,7 @@
-"""Service: gives requests of the API to the engine, and writes its answers. Of HTTP it sees responses and
-disconnects."""
+"""Service: gives requests of the API to the engine, and writes its answers.
+
+It sees only responses and disconnects of HTTP.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ T = TypeVar("T")
 
 
 class Service:
-    """model_name: as clients ask for it. end_tokens, most_new_tokens: see Defaults. chat_template: see PromptReader."""
+    """The API on one engine. model_name: as clients ask for it. Others: see Defaults and PromptReader."""
 
     def __init__(
         self,
@@ -141,11 +143,11 @@ class Service:
         )
 
     def close(self) -> bool:
-        """Begin no further work for prompts. False where a thread is still at work on one."""
+        """Begin no further work for prompts. Return False where a thread is still at work on one."""
         return "prompts" not in self.__dict__ or self.prompts.close()
 
     def require_model(self, name: str | None) -> None:
-        """Raises ApiError for a name of another model."""
+        """Raise ApiError for the name of another model."""
         if name is not None and name != self.model_name:
             raise ApiError(
                 f"there is no model {name!r:.100} here, only {self.model_name!r}",
@@ -191,8 +193,10 @@ class Service:
         is_streamed: bool,
         make: Callable[[OutputStream], Answer],
     ) -> Response:
-        """Accept a request, read its prompts, and let the engine answer. Whatever ends it early gives its place back,
-        and what has not been begun for it never is."""
+        """Accept a request, read its prompts, and let the engine answer.
+
+        If it ends early, its place is given back, and work that was not begun for it never is.
+        """
         if num_samples > (most := self.engine.most_samples):
             raise ApiError(f"prompts and n ask for {num_samples} samples, and {most} may run and wait", "n")
         stream = self.engine.accept(num_samples, only_whole=not is_streamed)
@@ -214,7 +218,7 @@ class Service:
             raise
 
     async def _events(self, answer: Answer) -> AsyncIterator[bytes]:
-        """A step's news are one chunk of the body, whatever the number of samples."""
+        """Yield the body in chunks: one for each step's news, whatever the number of samples."""
         stream = answer.stream
         try:
             if begin := answer.first():
@@ -242,12 +246,14 @@ class Events(StreamingResponse):
 
 
 class ClientGone(Exception):
-    """The client has closed the connection."""
+    """Raised when the client has closed the connection."""
 
 
 async def first_of(http: HttpRequest, *works: Awaitable[T]) -> T:
-    """Return what the first of these returns, or raise what it raises; the others are cancelled. Raises ClientGone when
-    the client goes before."""
+    """Return what the first of these returns, or raise what it raises; the others are cancelled.
+
+    Raises ClientGone when the client goes before.
+    """
     tasks = [asyncio.ensure_future(work) for work in (*works, client_is_gone(http))]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -259,7 +265,7 @@ async def first_of(http: HttpRequest, *works: Awaitable[T]) -> T:
 
 
 async def client_is_gone(http: HttpRequest) -> NoReturn:
-    """Raises ClientGone when that has happened."""
+    """Wait until the client has gone, and raise ClientGone then."""
     while (await http.receive())["type"] != "http.disconnect":
         pass
     raise ClientGone

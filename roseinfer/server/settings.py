@@ -16,14 +16,14 @@ HOST_NAME = re.compile(r"[\w.-]+|[0-9a-fA-F:.]+")  # or an address of IPv6, with
 
 
 def limit(default: Any, about: str) -> Any:
-    """A flag that is only there when it is typed, so that a config file's value can stand."""
+    """Make a flag that is absent unless it is typed, so that a config file's value can stand."""
     told = about if default in (None, False) else f"{about} ({default} when not given)"
     return field(default=default, metadata={"help": told, "options": {"default": None}})
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
-    """Raises ValueError for a wrong value."""
+    """How a server listens, and its limits. Raises ValueError for a wrong value."""
 
     host: str = limit("127.0.0.1", "address to listen at; 0.0.0.0 for all of this machine")
     port: int = limit(8000, "port to listen at; 0 for any free one")
@@ -66,6 +66,8 @@ class ServerSettings:
             raise ValueError("api_key must be of visible ASCII characters, and not empty")
 
     def with_template_text(self) -> ServerSettings:
-        """Return these settings with the template's text in place of its file's name, since a replica may run where the
-        file is not. Raises ValueError."""
+        """Return these settings with the template's text instead of its file's name. Raises ValueError.
+
+        A replica may run on a machine without that file.
+        """
         return self if self.chat_template is None else replace(self, chat_template=template_text(self.chat_template))

@@ -24,8 +24,7 @@ SPACES = {"whitespace_flexible": False, "item_separator": ", ", "key_separator":
 
 
 def call_form(body: ChatBody) -> StructuredOutputsParams | None:
-    """Return the form of the calls that a body requires, and None where it requires none. Raises ApiError for a wrong
-    choice."""
+    """Return the form of the calls that a body requires, or None. Raises ApiError for a wrong choice."""
     functions = required_functions(body)
     if not functions:
         return None
@@ -39,7 +38,7 @@ def call_form(body: ChatBody) -> StructuredOutputsParams | None:
 
 
 def required_functions(body: ChatBody) -> list[Function]:
-    """Functions of which one has to be called; [] for none."""
+    """List the functions of which one has to be called; [] for none."""
     choice, functions = body.tool_choice, [tool.function for tool in body.tools or []]
     if choice is None or choice in ("none", "auto"):
         return []
@@ -60,8 +59,10 @@ def required_functions(body: ChatBody) -> list[Function]:
 
 
 def call_rule(function: Function) -> str:
-    """Return the rule of a call of this function, in llguidance's Lark syntax. The schema stays whole, so that its
-    references hold."""
+    """Return the rule of a call of this function, in llguidance's Lark syntax.
+
+    The schema stays whole, so that its references hold. Raises ApiError for parameters that are not an object's schema.
+    """
     schema = NO_ARGUMENTS if function.parameters is None else function.parameters
     if schema.get("type", "object") != "object":
         raise ApiError(

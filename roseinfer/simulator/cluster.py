@@ -15,10 +15,10 @@ from .shape import ClusterShape
 
 
 class Cluster:
-    """Replicas behind a router. requests: all that were let in, in their order. refused: the others. seed: of what the
-    router draws. admit: whether a request that comes now, of which it gets the replica, is let in; None: every one is.
+    """Replicas behind a router. requests: all that were let in, in their order. refused: the others.
 
-    Raises ValueError for fewer than one replica, or an unknown router.
+    seed: of the router's random choices. admit: tells whether a request that comes now is let in, given its replica;
+    None: every one is. Raises ValueError for fewer than one replica, or an unknown router.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Cluster:
         self._events: list[tuple[float, int]] = []
 
     def run(self, arrivals: list[Arrival], after_turn: Callable[[Replica], None] = lambda replica: None) -> None:
-        """Until every request has ended. after_turn: called with each replica that ended or began a step.
+        """Run until every request has ended. after_turn: called with each replica that ended or began a step.
 
         Raises ValueError for arrivals out of order, and for one that the engines would refuse.
         """
@@ -69,18 +69,18 @@ class Cluster:
         return [Replica(i, setting, cost, self._request_ended) for i in range(num_replicas)]
 
     def _entry_replicas(self) -> list[Replica]:
-        """The first replicas of all, which the router chooses from."""
+        """Return the replicas that the router chooses from: here all of them."""
         return self.replicas
 
     def _tokens_at_entry(self, arrival: Arrival) -> int:
-        """Output tokens that a request gets on the replica that it comes to."""
+        """Count the output tokens that a request gets on the replica that it comes to."""
         return arrival.output_len
 
     def _request_ended(self, request: SimulatedRequest, now: float) -> None:
-        """A replica has given a request its last token there."""
+        """Handle the last token that a request gets on a replica."""
 
     def _handed_over(self, index: int) -> None:
-        """A handover is there. Only clusters that make such events have them."""
+        """Handle the end of a handover. Only clusters that hand requests over have such events."""
         raise NotImplementedError
 
     def _arrive(self, number: int, arrival: Arrival) -> None:
@@ -101,6 +101,6 @@ class Cluster:
 
 
 def check_router(router: str) -> None:
-    """Raises ValueError."""
+    """Raise ValueError for an unknown router."""
     if router not in ROUTERS:
         raise ValueError(f"router: unknown value {unknown_name(router, ROUTERS)}")

@@ -24,22 +24,21 @@ TERMS = ("fixed", *StepWork._fields, "first_tokens")
 
 
 class Cost(Protocol):
-    """about: one sentence on where the times come from."""
+    """Interface of a cost. about: one sentence on where the times come from."""
 
     @property
     def about(self) -> str: ...
 
     def seconds(self, work: StepWork) -> tuple[float, float]:
-        """The host's part of a step, and the part of the model and its device, launches included."""
+        """Return the host's part of a step, and the part of the model and its device, launches included, in seconds."""
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the cost for JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepSample:
-    """One measured step. host: schedule and commit. device: what lies between, from preparing inputs to reading tokens.
-    Both in seconds."""
+    """One measured step, in seconds. host: schedule and commit. device: all between, from inputs to tokens read."""
 
     work: StepWork
     host: float
@@ -48,9 +47,11 @@ class StepSample:
 
 @dataclass(frozen=True)
 class FittedCost:
-    """A sum of terms for each of the two parts, none below 0: seconds a step, a sequence, a token and so on, in the
-    order of TERMS. The last is what each of the first FEW_TOKENS tokens costs beside that: a matrix product makes poor
-    use of a few rows. errors: relative, of each kind of step that was measured. samples: those steps.
+    """A sum of terms for each of the two parts of a step, none below 0.
+
+    The coefficients are seconds a step, a sequence, a token and so on, in the order of TERMS. The last is what each of
+    the first FEW_TOKENS tokens costs beside that: a matrix product makes poor use of a few rows. errors: relative, of
+    each kind of step that was measured. samples: those steps.
     """
 
     about: str
@@ -68,7 +69,7 @@ class FittedCost:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The samples as rows of numbers: those of the work, then host and device."""
+        """Return the cost for JSON, with samples as rows of numbers: those of the work, then host and device."""
         return {
             "kind": "fitted",
             "about": self.about,
@@ -81,14 +82,14 @@ class FittedCost:
 
 
 def terms_of(work: StepWork) -> tuple[int, ...]:
-    """How much of each of TERMS a step has."""
+    """Count how much of each of TERMS a step has."""
     return 1, *work, min(work.num_decodes + work.prompt_tokens, FEW_TOKENS)
 
 
 def fit(about: str, samples: Iterable[StepSample]) -> FittedCost:
-    """Least squares of errors relative to the whole step, so that short and long steps count alike. Of steps with the
-    same work, the median counts: one that another process held up says nothing about the others.
+    """Fit a cost by least squares of errors relative to the whole step, so that short and long steps count alike.
 
+    Steps with the same work count by their median: one that another process held up says nothing about the others.
     Raises ValueError for fewer kinds of steps than terms.
     """
     samples = tuple(samples)
@@ -106,10 +107,10 @@ def fit(about: str, samples: Iterable[StepSample]) -> FittedCost:
 
 
 def nonnegative_least_squares(a: np.ndarray, b: np.ndarray) -> tuple[float, ...]:
-    """x >= 0 that makes |a x - b| least. a [M, N], b [M], N small.
+    """Find the x >= 0 that makes |a x - b| least. a [M, N], b [M], N small.
 
-    At the best x some coefficients are 0, and the others are the plain least squares of their columns. So that of each
-    choice of columns is tried: 2^N of them.
+    At the best x some coefficients are 0, and the others are the plain least squares of their columns. So the least
+    squares of each choice of columns are tried: 2^N of them.
     """
     scale = np.abs(a).max(axis=0)
     scale[scale == 0] = 1
@@ -128,7 +129,9 @@ def nonnegative_least_squares(a: np.ndarray, b: np.ndarray) -> tuple[float, ...]
 @dataclass(frozen=True)
 class FloorCost:
     """The roofline of a step: its bytes over the bandwidth or its operations over their rate, whichever takes longer.
-    No step is faster. host_seconds: a step, added as an assumption."""
+
+    No step is faster. host_seconds: the host's time for a step, added as an assumption.
+    """
 
     about: str
     terms: StepTerms
@@ -152,7 +155,7 @@ class FloorCost:
 
 
 def floor_cost(gpu: str, spec: str, dtype: str, host_seconds: float = 0.0) -> FloorCost:
-    """The floor of a model's shape on a GPU of roseinfer/data/gpus.json.
+    """Compute the floor of a model's shape on a GPU of roseinfer/data/gpus.json.
 
     Raises ValueError for an unknown GPU, a dtype whose rate its data sheet does not tell, and a host_seconds below 0.
     """
@@ -173,7 +176,7 @@ def floor_cost(gpu: str, spec: str, dtype: str, host_seconds: float = 0.0) -> Fl
 
 
 def cost_from(values: dict[str, Any]) -> FittedCost:
-    """What to_dict of a fitted cost returned. Raises ValueError for anything else."""
+    """Read what to_dict of a fitted cost returned. Raises ValueError for anything else."""
     try:
         if values["kind"] != "fitted" or tuple(values["terms"]) != TERMS:
             raise ValueError(f"kind={values['kind']!r}")

@@ -27,7 +27,7 @@ ASSUMPTIONS = (
 
 
 class ReceivedBlocks(BlockManager):
-    """Blocks of a replica that decodes: a sequence brings the K and V of its prompt, the first time that it joins."""
+    """Blocks of a replica that decodes: a sequence brings its prompt's K and V when it joins for the first time."""
 
     def __init__(self, setting: EngineSetting) -> None:
         blocks_each = min(setting.num_blocks, -(-setting.max_model_len // setting.block_size))
@@ -51,7 +51,7 @@ class DecodeReplica(Replica):
         self.scheduler = Scheduler(self._blocks, setting.step_tokens, (), policy_for(setting.scheduling_policy))
 
     def receive(self, request: SimulatedRequest) -> None:
-        """Queue a request that was handed over. Its steps go on in the times that it has."""
+        """Queue a request that was handed over. Its steps are added to the times that it already has."""
         arrival = request.arrival
         tokens = [NEW_TOKEN] * (arrival.prompt_len + 1)
         seq, times = self._queue(request, tokens, arrival.output_len - 1)
@@ -60,10 +60,10 @@ class DecodeReplica(Replica):
 
 
 class DisaggregatedCluster(Cluster):
-    """The first num_prefill replicas prefill, and the others decode. kv_bytes: of a token, what is handed over on the
-    link. See ASSUMPTIONS.
+    """A cluster whose first num_prefill replicas prefill, and whose others decode. See ASSUMPTIONS.
 
-    Raises ValueError for fewer than one replica of either kind.
+    kv_bytes: what is handed over on the link for each token. Raises ValueError for fewer than one replica of either
+    kind.
     """
 
     def __init__(

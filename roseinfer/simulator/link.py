@@ -28,7 +28,7 @@ class Link:
             raise ValueError(f"latency must be a number of at least 0, got {self.latency!r}")
 
     def seconds(self, nbytes: float) -> float:
-        """Seconds of one message."""
+        """Compute the seconds of one message."""
         return self.latency + nbytes / self.bytes_per_s
 
     def about(self) -> str:
@@ -37,11 +37,12 @@ class Link:
 
 @dataclass(frozen=True)
 class ShardedCost:
-    """A step of tensor-parallel shards (Megatron-LM: Shoeybi et al., 2019): the floor of one GPU divided by the shards,
-    and two all-reduces a layer, of the hidden states of the step's tokens.
+    """The cost of a step on tensor-parallel shards (Megatron-LM: Shoeybi et al., 2019).
 
-    Assumptions: weights, K and V, and operations divide evenly. An all-reduce is a ring: 2 (shards - 1) messages one
-    after another, each of 1 / shards of the bytes. It overlaps with nothing. The host's part of a step stays whole.
+    It is the floor of one GPU divided by the shards, plus two all-reduces a layer, of the hidden states of the step's
+    tokens. Assumptions: weights, K and V, and operations divide evenly. An all-reduce is a ring: 2 (shards - 1)
+    messages one after another, each of 1 / shards of the bytes. It overlaps with nothing. The host's part of a step
+    stays whole.
     """
 
     one: FloorCost
@@ -60,7 +61,7 @@ class ShardedCost:
         return host, device / self.shards + self.reduce_seconds(work.num_decodes + work.prompt_tokens)
 
     def reduce_seconds(self, num_tokens: int) -> float:
-        """Seconds of all all-reduces of a step."""
+        """Compute the seconds of all all-reduces of a step."""
         terms = self.one.terms
         message = num_tokens * terms.hidden_bytes / self.shards
         return terms.num_reductions * 2 * (self.shards - 1) * self.link.seconds(message)
@@ -70,6 +71,6 @@ class ShardedCost:
 
 
 def tensor_parallel(cost: FloorCost, shards: int, link: Link) -> ShardedCost:
-    """The cost of a step on so many shards, from its floor on one GPU. Raises ValueError for fewer than one shard."""
+    """Make the cost of a step on so many shards from its floor on one GPU. Raises ValueError for less than one."""
     require_count("shards", shards, at_least=1)
     return ShardedCost(cost, shards, link)

@@ -1,4 +1,4 @@
-"""Measured steps of the real engine: what a cost is fitted to, and the real runs that a simulation is held to."""
+"""Measured steps of the real engine, to which a cost is fitted, and real runs to which a simulation is compared."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def step_samples(
     clock: Clock = perf_counter,
     on_progress: OnProgress | None = None,
 ) -> list[StepSample]:
-    """Steps of the engine in seeded shapes: prompts alone, decodes alone, prompts and chunks that join decodes.
+    """Measure steps of the engine in seeded shapes: prompts alone, decodes alone, prompts and chunks that join decodes.
 
-    In each round every shape, in turn, and each round begins with another; one round before is for warm-up. Raises
+    Each round measures every shape in turn, and begins with another one; one round before is for warm-up. Raises
     ValueError for a count below 1.
     """
     require_count("max_num_seqs", max_num_seqs, at_least=1)
@@ -92,7 +92,7 @@ class StepMeasure:
         ]
 
     def work(self, rounds: int) -> dict[str, int]:
-        """For Progress: each shape once a round."""
+        """Return the planned work for Progress: each shape once a round."""
         return {shape_name(i): rounds for i in range(len(self.runs))}
 
     def round(
@@ -139,14 +139,14 @@ def shape_name(place: int) -> str:
 
 
 def skip_step(engine: Engine) -> None:
-    """All of a step but the model: its tokens count as cached, whatever the pool has in their places."""
+    """Do all of a step but the model: its tokens count as cached, whatever the pool has in their places."""
     step = engine.scheduler.schedule()
     assert step, "there is work"
     engine.scheduler.commit(step, [0] * len(step.chosen))
 
 
 def real_engine(model: Model, setting: EngineSetting) -> Engine:
-    """An engine as the setting says, warmed up as LLM warms it."""
+    """Make the engine of a setting, warmed up as LLM warms it."""
     longest = min(setting.max_model_len, model.config.max_model_len)
     engine = Engine(model, **setting.settings() | {"max_model_len": longest})
     engine.warm_up()
@@ -154,8 +154,10 @@ def real_engine(model: Model, setting: EngineSetting) -> Engine:
 
 
 def warm_engine(model: Model, setting: EngineSetting, batches: Iterable[int] | None = None) -> Engine:
-    """real_engine with the graph of every batch size captured, or of batches of so many sequences: no timed step of
-    theirs captures one, or runs without. On a CPU a capture takes as long as twenty steps."""
+    """Make a real_engine whose graphs are captured for every batch size, or for batches of so many sequences.
+
+    So no timed step of theirs captures one, or runs without. On a CPU a capture takes as long as twenty steps.
+    """
     engine = real_engine(model, setting)
     if engine.runner.graphs:
         engine.runner.graphs.capture_all(engine.blocks, batches)
@@ -163,7 +165,7 @@ def warm_engine(model: Model, setting: EngineSetting, batches: Iterable[int] | N
 
 
 class SampledEngine:
-    """An engine as a queue for `drive`, whose steps say what they had to do, and how long that took by its clock."""
+    """An engine as a queue for `drive`, whose steps report their work, and how long it took by its clock."""
 
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self.engine, engine.metrics.clock = engine, clock
@@ -183,7 +185,7 @@ class SampledEngine:
 
 
 class IdleSkipped:
-    """Seconds since it was made. Those in which there is nothing to do are counted, and not waited for."""
+    """A clock of seconds since it was made. Time with nothing to do is counted, and not waited for."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock, self.began, self.reached = clock, clock(), 0.0
@@ -198,7 +200,7 @@ class IdleSkipped:
 
 @dataclass(frozen=True)
 class RealRun:
-    """steps: in their order. seconds: from the first arrival to the end of the last request."""
+    """A run of the real engine. steps: in order. seconds: from the first arrival to the end of the last request."""
 
     steps: list[StepSample]
     requests: list[SimulatedRequest]
@@ -210,8 +212,11 @@ class RealRun:
 
 
 def real_run(engine: Engine, arrivals: list[Arrival], seed: int = 0, clock: Clock = perf_counter) -> RealRun:
-    """Run the arrivals on an engine, each added when its second has come or, during a step, right after. Seconds in
-    which the engine has nothing to do are counted and not waited for. Its clock is the run's from then on."""
+    """Run the arrivals on an engine, each added when its second has come or, during a step, right after.
+
+    Seconds in which the engine has nothing to do are counted and not waited for. The engine keeps the run's clock
+    afterwards.
+    """
     require_order(arrivals)
     ids = range(1, engine.model.config.vocab_size)
     seqs = [
@@ -231,7 +236,7 @@ def real_run(engine: Engine, arrivals: list[Arrival], seed: int = 0, clock: Cloc
 
 
 def prompt_ids(ids: range, seed: int, number: int, arrival: Arrival) -> list[int]:
-    """Drawn token ids of a prompt, the prefix the same for all with its text."""
+    """Draw the token ids of a prompt; requests with the same text of the prefix have the same prefix."""
     text, shared = arrival.prefix or (0, 0)
     prefix = Random(f"{seed} prefix {text}").choices(ids, k=shared)
     return prefix + Random(f"{seed} request {number}").choices(ids, k=arrival.prompt_len - shared)

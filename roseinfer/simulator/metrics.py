@@ -1,5 +1,4 @@
-"""What a run was like: its throughput, the times of its requests as definitions.py defines them, and how busy its
-replicas were."""
+"""The figures of a run: throughput, times of requests as definitions.py defines them, and how busy replicas were."""
 
 from __future__ import annotations
 
@@ -16,14 +15,16 @@ TIMES = tuple(m for m in definitions.METRICS if m.name in ("waiting_time", "ttft
 
 
 def request_times(requests: Iterable[SimulatedRequest]) -> dict[str, dict[str, float]]:
-    """The summary of TIMES, of those that have ended."""
+    """Summarise TIMES over the requests that have ended."""
     return definitions.summary([r.times for r in requests if r.times.ended is not None], TIMES)
 
 
 def summary(cluster: Cluster) -> dict[str, Any]:
-    """Summarise all that has happened so far. seconds: from the first arrival to the last token. tail_seconds: those in
-    which no request waited any more, so that free slots stay empty. busy: per replica, the share of the seconds that it
-    spent in steps."""
+    """Summarise all that has happened so far. seconds: from the first arrival to the last token.
+
+    tail_seconds: those in which no request waited any more, so that free slots stay empty. busy: per replica, the share
+    of the seconds that it spent in steps.
+    """
     ended = [r for r in cluster.requests if r.times.ended is not None]
     begin = cluster.requests[0].arrival.seconds if cluster.requests else 0.0
     end = max((r.end for r in ended), default=begin)
@@ -51,7 +52,7 @@ def summary(cluster: Cluster) -> dict[str, Any]:
 
 
 def hit_rate(replicas: Iterable[Replica]) -> float | None:
-    """Share of the tokens of joining sequences that a prefix cache had; None without a prefix cache."""
+    """Compute the share of joining sequences' tokens that a prefix cache had; None without a prefix cache."""
     caches = [cache for r in replicas if (cache := r.scheduler.blocks.prefix_cache)]
     return per(sum(c.num_found_tokens for c in caches), sum(c.num_asked_tokens for c in caches)) if caches else None
 

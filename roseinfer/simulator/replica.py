@@ -25,8 +25,10 @@ NEW_TOKEN = 0  # every token that a sequence gets; no prompt has it
 @refuse_wrong_arguments
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSetting(EngineConfig):
-    """An engine without a model. Its steps take turns and have no drafts, which only a model could accept; how one is
-    run is the cost's business."""
+    """An engine without a model, so its steps take turns and have no drafts, which only a model could accept.
+
+    How an engine is run is the cost's business.
+    """
 
     max_model_len: int = 4096
     enforce_eager: bool = field(init=False, default=False)
@@ -40,7 +42,7 @@ class EngineSetting(EngineConfig):
         EngineConfig.__post_init__(self)
 
     def check_fits(self, arrivals: list[Arrival]) -> None:
-        """Raises ValueError for a request that this engine would refuse, as too long for a sequence or for the pool."""
+        """Raise ValueError for a request that this engine would refuse, as too long for a sequence or for the pool."""
         longest = min(self.max_model_len, self.num_blocks * self.block_size + 1)  # the last token is never cached
         for i, arrival in enumerate(arrivals):
             if arrival.prompt_len + arrival.output_len > longest:
@@ -53,8 +55,10 @@ class EngineSetting(EngineConfig):
 
 @dataclass(slots=True, eq=False)
 class SimulatedRequest:
-    """A request, where it went, and, once it is there, its timestamps as the engine keeps them, in seconds of the
-    simulation. decoded_by: the replica that it was handed over to, if it was."""
+    """A request, its replica and, once it is there, its timestamps from the engine, in seconds of the simulation.
+
+    decoded_by: the replica that it was handed over to; None if it was not.
+    """
 
     arrival: Arrival
     replica: int
@@ -63,14 +67,16 @@ class SimulatedRequest:
 
     @property
     def end(self) -> float:
-        """When it ended. It must have."""
+        """The time when it ended. It must have ended."""
         assert self.times.ended is not None, "the request has not ended"
         return self.times.ended
 
 
 class Replica:
-    """One engine. requests: those that wait or run, by seq_id. load: the tokens that these have now. host, device:
-    seconds of all steps begun, by their part. on_end: called with each request whose last token is there, and when.
+    """One engine. requests: those that wait or run, by seq_id. load: the tokens that these have now.
+
+    host, device: seconds of all steps begun, by their part. on_end: called with each request that gets its last token
+    here, and the time.
     """
 
     def __init__(
@@ -104,7 +110,7 @@ class Replica:
         return seq, times
 
     def turn(self, now: float) -> float | None:
-        """End the step that was begun, if there is one, and begin the next. When that ends; None: there is no work."""
+        """End the step that was begun, if any, and begin the next. Return when that ends; None: there is no work."""
         if self._step:
             self._end(now)
         return self._begin(now) if self.scheduler.has_work else None
@@ -139,6 +145,6 @@ def params_of(output_len: int) -> SamplingParams:
 
 
 def prompt_of(number: int, arrival: Arrival) -> list[int]:
-    """Token ids of a prompt: its prefix, then tokens that no other request has."""
+    """Make the token ids of a prompt: its prefix, then tokens that no other request has."""
     text, shared = arrival.prefix or (0, 0)
     return [1 + 2 * text] * shared + [2 + 2 * number] * (arrival.prompt_len - shared)

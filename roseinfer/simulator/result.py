@@ -47,7 +47,7 @@ DEFINITIONS = (*(metric.text() for metric in TIMES), f"{PERCENTILE}.")
 
 @dataclass(frozen=True, kw_only=True)
 class CostedResult(Result):
-    """A result that rests on the cost of steps."""
+    """A result that depends on the cost of steps."""
 
     SHORT_FIELDS: ClassVar[tuple[str, ...]] = ("arguments", "cost")
 
@@ -57,14 +57,17 @@ class CostedResult(Result):
         return super().to_dict() | {"cost": self.cost.to_dict()}
 
     def short(self) -> dict[str, Any]:
-        """The short form, with only the kind of the cost."""
+        """Return the short form, with only the kind of the cost."""
         return super().short() | {"cost": {"kind": self.cost.to_dict()["kind"]}}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Simulation(CostedResult):
-    """rows: one a policy, router and shape of the cluster. is_partial: the last of them was broken off, as Ctrl-C does,
-    and has what had happened until then. simulated_per_second: requests, by the clock on the wall."""
+    """The results of simulated runs. rows: one for each policy, router and shape of the cluster.
+
+    is_partial: the last of them was interrupted, as by Ctrl-C, and has what had happened until then.
+    simulated_per_second: requests, by the clock on the wall.
+    """
 
     SHORT: ClassVar = (
         "policy",
@@ -87,7 +90,7 @@ class Simulation(CostedResult):
     simulated_per_second: float = 0.0
 
     def short_row(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Seconds, where it names a time."""
+        """Return the row for the short line of JSON. Its times are in seconds."""
         times = {f"{name}_{stat}": row["times"][name][stat] for name, stat in IN_SHORT if row["times"].get(name)}
         return super().short_row(row) | times
 
@@ -160,7 +163,7 @@ class Simulation(CostedResult):
         )
 
     def _key_columns(self) -> list[Column | str]:
-        """What tells rows apart: the router only where there are several."""
+        """List the columns that tell rows apart: the router only where there are several."""
         return ["policy", *(["router"] if self._has_routers else []), Column("replicas", right=True)]
 
     def _keys(self, row: dict[str, Any]) -> tuple[str, ...]:
@@ -196,11 +199,10 @@ def simulations(
     arguments: dict[str, Any] | None = None,
     on_progress: OnProgress | None = None,
 ) -> Simulation:
-    """Every policy with every router and shape of the cluster on the same arrivals. Ctrl-C ends it: what there is, as
-    partial.
+    """Simulate the same arrivals under every policy, router and shape. Ctrl-C ends it with a partial result.
 
     cost: of a step on one GPU. replicas: shapes as ClusterShape.of takes them, such as 8, "4x2" or "2:6"; the last two
-    need a FloorCost and a link. seed: of what routers draw.
+    need a FloorCost and a link. seed: of the routers' random choices.
 
     Raises ValueError for a bad argument, before anything runs.
     """
@@ -240,7 +242,7 @@ def simulations(
 
 
 def check_cost(shape: ClusterShape, cost: Cost, link: Link | None) -> None:
-    """Raises ValueError for a shape whose GPUs send each other what the cost does not know, or over no link."""
+    """Raise ValueError for a shape whose GPUs send each other what the cost does not know, or over no link."""
     if shape.shards == 1 and not shape.num_prefill:
         return
     if not isinstance(cost, FloorCost):
@@ -257,7 +259,7 @@ def check_cost(shape: ClusterShape, cost: Cost, link: Link | None) -> None:
 def make_cluster(
     shape: ClusterShape, setting: EngineSetting, cost: Cost, router: str, seed: int, link: Link | None
 ) -> Cluster:
-    """A cluster of that shape. setting, cost: of one GPU."""
+    """Make a cluster of that shape. setting, cost: of one GPU."""
     if shape.shards == 1 and not shape.num_prefill:
         return Cluster(setting, cost, shape.replicas, router, seed)
     assert isinstance(cost, FloorCost) and link, "check_cost was called"

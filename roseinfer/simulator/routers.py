@@ -16,32 +16,32 @@ MOST_TIMES = 1.5  # ... and how many times as many: beyond both, load alone deci
 
 
 class Router:
-    """seed: of what it draws. Called once for each request, in the order of arrival."""
+    """Chooses a replica for each request, in the order of arrival. seed: of its random choices."""
 
     def __init__(self, seed: int = 0) -> None:
         self.rng = Random(seed)
 
     def choose(self, number: int, arrival: Arrival, replicas: list[Replica]) -> int:
-        """Index of the replica that request number `number` goes to."""
+        """Return the index of the replica that request number `number` goes to."""
         raise NotImplementedError
 
 
 class RoundRobin(Router):
-    """One after the other."""
+    """Takes the replicas in turn."""
 
     def choose(self, number: int, arrival: Arrival, replicas: list[Replica]) -> int:
         return number % len(replicas)
 
 
 class RandomReplica(Router):
-    """Each as likely."""
+    """Takes a random replica, each as likely."""
 
     def choose(self, number: int, arrival: Arrival, replicas: list[Replica]) -> int:
         return self.rng.randrange(len(replicas))
 
 
 class LeastLoaded(Router):
-    """The replica whose sequences, those that wait included, have the fewest tokens so far; of equals, the first."""
+    """Takes the replica whose sequences, waiting ones included, have the fewest tokens so far; of equals, the first."""
 
     def choose(self, number: int, arrival: Arrival, replicas: list[Replica]) -> int:
         loads = [replica.load for replica in replicas]
@@ -49,8 +49,10 @@ class LeastLoaded(Router):
 
 
 class PowerOfTwo(Router):
-    """The one with fewer requests of two drawn at random, as is Ray Serve's default (Mitzenmacher, "The power of two
-    choices in randomized load balancing", 2001)."""
+    """Takes the replica with fewer requests of two drawn at random, as is Ray Serve's default.
+
+    Mitzenmacher, "The power of two choices in randomized load balancing", 2001.
+    """
 
     def choose(self, number: int, arrival: Arrival, replicas: list[Replica]) -> int:
         if len(replicas) == 1:
@@ -60,15 +62,15 @@ class PowerOfTwo(Router):
 
 
 class PrefixAware(Router):
-    """The replica that was sent the longest part of the prompt, by the rule of SGLang's router (policy cache_aware).
+    """Takes the replica that was sent the longest part of the prompt: SGLang's router (policy cache_aware).
 
-    Of several, the replica with the fewest requests. A prompt of which no replica got more than LEAST_MATCH goes where
-    the record is smallest. While the replicas have more than MOST_APART requests between them, and more than MOST_TIMES
-    as many, a request goes to the one with the fewest. Ray Serve's PrefixCacheAffinityRouter has the same three cases,
-    with other thresholds.
+    Among several such replicas it takes the one with the fewest requests. A prompt of which no replica got more than
+    LEAST_MATCH goes where the record is smallest. While the replicas have more than MOST_APART requests between them,
+    and more than MOST_TIMES as many, a request goes to the one with the fewest. Ray Serve's PrefixCacheAffinityRouter
+    has the same three cases, with other thresholds.
 
-    The record is of what was sent, as a router outside the engines keeps it: it is not told of evictions. Prompts
-    have nothing in common but their prefix, so the record has their prefixes alone.
+    The record is of what was sent, as a router outside the engines keeps it: it is not told of evictions. Prompts have
+    nothing in common but their prefix, so the record has their prefixes alone.
     """
 
     def __init__(self, seed: int = 0) -> None:

@@ -14,8 +14,11 @@ FORMS = "8 (replicas), 4x2 (replicas of 2 tensor-parallel shards), or 2:6 (2 tha
 
 @dataclass(frozen=True, slots=True)
 class ClusterShape:
-    """replicas: all of them. shards: GPUs of each. num_prefill: replicas that only prefill, and hand their sequences
-    over to the others; 0 where every replica does both. Raises ValueError for a count out of range."""
+    """A cluster's replicas (all of them), and its shards: GPUs of each. Raises ValueError for a count out of range.
+
+    num_prefill: replicas that only prefill, and hand their sequences over to the others; 0 where every replica does
+    both.
+    """
 
     replicas: int
     shards: int = 1
@@ -48,7 +51,7 @@ class ClusterShape:
 
     @property
     def label(self) -> str:
-        """As it is typed."""
+        """The shape as it is typed."""
         if self.num_prefill:
             return f"{self.num_prefill}:{self.replicas - self.num_prefill}"
         return f"{self.replicas}x{self.shards}" if self.shards > 1 else str(self.replicas)

@@ -99,9 +99,10 @@ def validate(
     clock: Clock = perf_counter,
     on_progress: OnProgress | None = None,
 ) -> Validation:
-    """Requests all at once, and a Poisson process at LOAD of the throughput that these have, after a round for warm-up.
+    """Compare simulations with real runs of requests that come all at once, and by a Poisson process.
 
-    Raises ValueError for a bad argument.
+    The process runs at LOAD of the throughput of the first kind; a round for warm-up comes before. Raises ValueError
+    for a bad argument.
     """
     require_count("repeats", repeats, at_least=1)
     sizes: dict[str, Any] = {"prompt_lens": prompt_lens, "output_lens": output_lens, "seed": seed}
@@ -114,7 +115,7 @@ def validate(
     engine, seeds = warm_engine(model, setting), count(seed)
 
     def run(arrivals: list[Arrival], repeat: int = -1) -> RealRun:
-        """Other prompts each time, so that the prefix cache has none of them."""
+        """Run the arrivals with other prompts each time, so that the prefix cache has none of them."""
         progress.begin("warm-up" if repeat < 0 else f"round {repeat + 1}", REAL, repeat=repeat)
         return real_run(engine, arrivals, next(seeds), clock)
 

@@ -8,7 +8,7 @@ from roseinfer.sequence import Sequence
 
 
 class StepWork(NamedTuple):
-    """A decode is a sequence with one token in this step, a prompt one with more: a whole prompt or a chunk of one.
+    """The work of one step. A decode is a sequence with one token in it, a prompt one with more, whole or a chunk.
 
     num_seqs: both; logits are computed for one token of each. decode_context, prompt_context: tokens that the last
     token of each sees, itself included; their K and V are read or written. prompt_pairs: of a prompt's token and one
@@ -24,7 +24,7 @@ class StepWork(NamedTuple):
 
 
 def work_of(seqs: list[Sequence], num_new: list[int]) -> StepWork:
-    """Work of a step that is not committed yet: the next num_new[i] tokens of each sequence."""
+    """Count the work of a step that is not committed yet: the next num_new[i] tokens of each sequence."""
     num_seqs, num_tokens = len(seqs), sum(num_new)
     context = num_tokens + sum([seq.num_cached_tokens for seq in seqs])
     if num_tokens == num_seqs:

@@ -77,7 +77,7 @@ class EngineServer:
 
 
 class StageServer:
-    """A stage that generate.stream drives: each request is prefilled when there is a place, then all running ones decode."""
+    """A stage that generate.stream drives: prefill a request when there is a place, then decode all that run."""
 
     def __init__(self, stage_class: type[Stage], model: Model, places: int, num_blocks: int, clock: Clock) -> None:
         self.driven = stage_class(model, num_blocks=num_blocks, block_size=BLOCK_SIZE, max_num_seqs=places)

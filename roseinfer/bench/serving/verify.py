@@ -16,7 +16,7 @@ SHOWN = 60  # characters of a text
 
 
 def verify(spec: str, plan: List[Planned], outcomes: List[Outcome]) -> str:
-    """Say how many complete answers were compared. Raises TokensDiffer for the first that differs from the model offline."""
+    """Say how many complete answers were compared. Raises TokensDiffer for the first with another text than offline."""
     complete = [(sent, one) for sent, one in zip(plan, outcomes, strict=True) if one.how == COMPLETE]
     llm = LLM(spec)
     params = [SamplingParams(max_tokens=sent.max_tokens, ignore_eos=True) for sent, _ in complete]

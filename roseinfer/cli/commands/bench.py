@@ -253,7 +253,7 @@ def serve(args: argparse.Namespace) -> None:
 
 
 def changed_flags(s: Serve, names: List[str]) -> Iterator[tuple[str, object]]:
-    """Yield the names, with their values, of those settings that differ from the defaults."""
+    """Yield those of `names` whose values are not the defaults, each with its value."""
     default = Serve()
     yield from ((name, value) for name in names if (value := getattr(s, name)) != getattr(default, name))
 

@@ -143,7 +143,7 @@ def check_engine(model: str, engine: dict[str, Any]) -> None:
 def serve_on_ray(
     serving: Serving, settings: ServerSettings, num_replicas: int, engine: dict[str, Any], header: str | None
 ) -> None:
-    """Serve on Ray. Raises ValueError for a bad header and without the extra [scale], Failed if replicas do not start."""
+    """Serve on Ray. Raises ValueError for a bad header or without the extra [scale], Failed where no replicas start."""
     if header is not None and not re.fullmatch(r"[A-Za-z0-9-]+", header):
         raise ValueError(f"--affinity-header must be of letters, digits and -, got {header!r}")
     if not find_spec("ray"):

@@ -180,7 +180,7 @@ def simulated(args: argparse.Namespace) -> Simulation:
 
 
 def link_of(args: argparse.Namespace, shapes: List[ClusterShape]) -> Link | None:
-    """Return the link between GPUs. Raises ValueError where shapes need one that is not given, or the other way round."""
+    """Return the link between GPUs. Raises ValueError where shapes need one and none is given, or the reverse."""
     from roseinfer.simulator import Link
 
     across = [shape.label for shape in shapes if shape.shards > 1 or shape.num_prefill]

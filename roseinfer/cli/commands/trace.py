@@ -139,7 +139,7 @@ def sections(trace: Trace, args: argparse.Namespace, query: str | None) -> Itera
 
 
 def unless_interrupted(ask: Callable[[], list[str]]) -> list[str]:
-    """Return or raise what `ask` does, on another thread, so that Ctrl-C can end this one: DuckDB may be busy for minutes."""
+    """Return or raise what `ask` does. Another thread runs it, so Ctrl-C ends this one even while DuckDB is busy."""
     answer: Future[list[str]] = Future()
 
     def run() -> None:

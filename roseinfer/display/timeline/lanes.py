@@ -40,7 +40,7 @@ def last_parts(name: str, parts: int) -> str:
 
 
 def nesting(slices: Iterable[Slice]) -> list[tuple[Slice, int]]:
-    """Yield each slice with its depth among the given ones of its thread; they come in time order, enclosing ones first."""
+    """Return each slice with its depth among those given on its thread, in time order, enclosing ones first."""
     open_slices: dict[tuple[int | None, int | None], list[Slice]] = {}
     nested = []
     for event in slices:

@@ -25,10 +25,10 @@ class WholeEvents(NamedTuple):
 
 
 def read_whole_events(path: str | Path) -> WholeEvents | None:
-    """The events before the break of a file for which read_chrome_trace raises BrokenFile.
+    """Read the events before the break of a file for which read_chrome_trace raises BrokenFile.
 
-    None if there are none: not a trace, cut off within its first event, or gzip whose contents are damaged (where it
-    only ends early, what could be unpacked is sound).
+    Returns None if there are none: not a trace, cut off within its first event, or gzip whose contents are damaged
+    (where it only ends early, what could be unpacked is sound).
     """
     raw = _unpacked(Path(path).read_bytes())
     text = _decoded(raw)
@@ -56,7 +56,7 @@ def _next_start(text: str, end: int) -> int:
 
 
 def _events(text: str, start: int) -> tuple[list[Any], int]:
-    """The values from `start` on, and where the last whole one ends."""
+    """Decode the values from `start` on; return them and where the last whole one ends."""
     decode = json.JSONDecoder().raw_decode
     events: list[Any] = []
     end = start

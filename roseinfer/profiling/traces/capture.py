@@ -48,7 +48,7 @@ def capture(run_step: Callable[[], object], *, steps: int = 3, warmup: int = 2, 
 
 
 def record(run_step: Callable[[], object], calls: int, **options: Any) -> dict[str, Any]:
-    """The Chrome trace of `calls` calls of `run_step` under torch.profiler with `options`."""
+    """Record the Chrome trace of `calls` calls of `run_step` under torch.profiler with `options`."""
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)

@@ -40,7 +40,7 @@ class BrokenFile(ValueError):
 
 
 def read_chrome_trace(path: str | Path) -> dict[str, Any]:
-    """The parsed trace, gzipped or not. Raises FileNotFoundError, BrokenFile, or ValueError if not a Chrome trace."""
+    """Parse a trace, gzipped or not. Raises FileNotFoundError, BrokenFile, or ValueError if not a Chrome trace."""
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"path={str(path)!r}: there is no such trace file")
@@ -59,7 +59,7 @@ def read_chrome_trace(path: str | Path) -> dict[str, Any]:
 
 
 def decompressed(raw: bytes) -> bytes:
-    """The content of a gzip file, of one that is too large its first MOST_BYTES + 1."""
+    """Unpack a gzip file, or the first MOST_BYTES + 1 bytes of one that is too large."""
     with gzip.open(io.BytesIO(raw)) as file:
         return file.read(MOST_BYTES + 1)
 
@@ -76,7 +76,7 @@ def as_chrome_trace(data: Any, where: str) -> dict[str, Any]:
 
 
 def write_chrome_trace(data: dict[str, Any], path: str | Path) -> None:
-    """Write to *.json, or gzipped to *.json.gz. ValueError for another suffix."""
+    """Write to *.json, or gzipped to *.json.gz. Raises ValueError for another suffix."""
     path = Path(path)
     if not path.name.endswith((".json", ".json.gz")):
         raise ValueError(f"path={str(path)!r}: a trace is saved as *.json or *.json.gz")
@@ -84,12 +84,12 @@ def write_chrome_trace(data: dict[str, Any], path: str | Path) -> None:
 
 
 def gzipped(data: dict[str, Any]) -> bytes:
-    """Content of *.json.gz; the same trace gives the same bytes."""
+    """Compress to the content of *.json.gz; the same trace gives the same bytes."""
     return gzip.compress(_encoded(data), mtime=0)
 
 
 def complete_slices(data: dict[str, Any]) -> list[Slice]:
-    """All complete events in time order, an enclosing event before those it encloses.
+    """List all complete events in time order, an enclosing event before those it encloses.
 
     Raises ValueError, naming the event, for a time that is no finite number.
     """
@@ -112,7 +112,7 @@ def complete_slices(data: dict[str, Any]) -> list[Slice]:
 
 
 def is_complete(event: Any) -> bool:
-    """Whether it is an event with a start and a duration, as opposed to a label, an arrow or an instant."""
+    """Tell whether it is an event with a start and a duration, unlike a label, an arrow or an instant."""
     return isinstance(event, dict) and event.get("ph") == "X" and "ts" in event
 
 
@@ -121,7 +121,7 @@ def _encoded(data: dict[str, Any]) -> bytes:
 
 
 def _nanoseconds(event: dict[str, Any], field: str) -> int:
-    """Convert without ts * 1000, which loses nanoseconds that a float still holds (from 50 days of microseconds on)."""
+    """Convert microseconds without ts * 1000, which loses nanoseconds that a float still holds (from 50 days on)."""
     us = event.get(field, 0)
     try:
         whole = int(us)
@@ -131,7 +131,7 @@ def _nanoseconds(event: dict[str, Any], field: str) -> int:
 
 
 def _number(label: Any, numbers: dict[str, int]) -> int:
-    """The label if it is a number that fits 64 bits, also one in quotes; else one for each label, kept in `numbers`."""
+    """Return a label that is a number of 64 bits, also in quotes; else one for each label, kept in `numbers`."""
     if isinstance(label, str) and label.isdecimal():
         label = int(label)
     if isinstance(label, int) and 0 <= label < 2**63:

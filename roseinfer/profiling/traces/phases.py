@@ -18,14 +18,14 @@ STEP = "step"
 
 
 def phase_times() -> SpanTimes:
-    """A listener to the phases of decode steps."""
+    """Make a listener to the phases of decode steps."""
     return SpanTimes(lambda name, around: around == DECODE and name in PHASES.values())
 
 
 def host_phases(spans: Iterable[TimedSpan], step_seconds: Sequence[float]) -> dict[str, list[float]]:
-    """Wall time in ms of each step, by phase, and of the whole step under "step"; without the profiler's cost.
+    """Return the wall times in ms of all steps, by phase, and of whole steps as "step"; without the profiler's cost.
 
-    spans: what phase_times kept of these steps.
+    spans: those that phase_times kept of these steps.
     """
     spans = list(spans)
     samples = {phase: [span.seconds for span in spans if span.name == name] for phase, name in PHASES.items()}
@@ -33,9 +33,9 @@ def host_phases(spans: Iterable[TimedSpan], step_seconds: Sequence[float]) -> di
 
 
 def device_phases(trace: Trace) -> dict[str, list[float]]:
-    """Phases in the time that kernels and memory copies ran on a GPU. They belong to the label that launched them.
+    """Sum the time of kernels and memory copies on a GPU by phase. They belong to the label that launched them.
 
-    Of the steps that `capture` profiled; all 0 in a trace without a GPU.
+    The times are of the steps that `capture` profiled; all are 0 in a trace without a GPU.
     """
     # They hold the sampling too. A GPU has its own marks of these steps; the host's enclose its work as well, for
     # capture waits for each step.
@@ -49,5 +49,5 @@ def device_phases(trace: Trace) -> dict[str, list[float]]:
 
 
 def _ms_within(span: Slice, events: list[Slice]) -> float:
-    """Sum of the durations of the events that start in a span."""
+    """Sum the durations of the events that start in a span."""
     return sum(e.dur for e in events if span.ts <= e.ts < span.end) / 1e6

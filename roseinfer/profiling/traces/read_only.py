@@ -28,7 +28,7 @@ def lock(db: duckdb.DuckDBPyConnection) -> None:
 
 @contextmanager
 def result_of(query: str, db: duckdb.DuckDBPyConnection) -> Iterator[duckdb.DuckDBPyConnection]:
-    """The result of one read query, to be fetched inside. db: locked.
+    """Yield the result of one read query, to be fetched inside. db: locked.
 
     Raises QueryError with DuckDB's message, and ValueError for anything but one SELECT.
     """

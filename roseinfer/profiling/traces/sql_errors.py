@@ -35,13 +35,13 @@ class QueryError(ValueError):
 
 
 def halves(query: str, position: int) -> tuple[str, str]:
-    """The query before its byte `position`, and from there on."""
+    """Split the query at its byte `position`."""
     before = query.encode()[:position].decode(errors="ignore")
     return before, query[len(before) :]
 
 
 def pointed_at(query: str, position: int) -> str:
-    """The query with a line ending in a caret below its byte `position`."""
+    """Return the query with a caret on a further line, below its byte `position`."""
     before, after = halves(query, position)
     line = before.rpartition("\n")[2]
     indent = "".join("\t" if character == "\t" else " " for character in line)

@@ -95,13 +95,13 @@ class Trace:
     """A parsed Chrome trace. Make one with `capture` or `Trace.load`; times in its tables are inclusive."""
 
     def __init__(self, data: dict[str, Any], *, recorded: bool = False) -> None:
-        """data: the parsed JSON, kept as it is. recorded: it comes from a file, not from this run."""
+        """Wrap a parsed trace. data: the JSON, kept as it is. recorded: it comes from a file, not from this run."""
         self.data = as_chrome_trace(data, where="data")
         self.recorded = recorded
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:
-        """Read *.json or *.json.gz. FileNotFoundError if missing, ValueError if it is not a PyTorch trace."""
+        """Read *.json or *.json.gz. Raises FileNotFoundError, and ValueError if it is not a PyTorch trace."""
         return cls(read_chrome_trace(path), recorded=True)
 
     def save(self, path: str | Path) -> None:
@@ -120,7 +120,7 @@ class Trace:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """device, torch, steps, warmup, recorded_at; empty for a trace that `capture` did not make."""
+        """The values device, torch, steps, warmup, recorded_at; empty for a trace that `capture` did not make."""
         return self.data.get(METADATA_KEY, {})
 
     @cached_property
@@ -161,14 +161,14 @@ class Trace:
         return db
 
     def spans(self, prefix: str = SPAN_PREFIX) -> Facts:
-        """One row per span whose name starts with `prefix`, in order of first appearance, host before device.
+        """Make one row per span whose name starts with `prefix`, by first appearance, host before device.
 
         share is of the host time of the steps; ms_per_step divides by their number. The steps are the profiler's own
-        marks (ProfilerStep#7 and the like, one row for all of them) if `prefix` lets them in, else the outermost
-        spans. Where those have several names, labels stand side by side: the time is then that from the first to the
-        last, and the most frequent one says how many steps there are. The last row, (unlabelled), is what the steps'
-        direct children, or the labels side by side, leave uncovered. A device span runs from its first kernel to
-        its last, so device rows neither nest nor add up. ValueError if there is no such span.
+        marks (ProfilerStep#7 and the like, one row for all of them) if `prefix` lets them in, else the outermost spans.
+        Where those have several names, labels stand side by side: the time is then that from the first to the last, and
+        the most frequent one says how many steps there are. The last row, (unlabelled), is what the steps' direct
+        children, or the labels side by side, leave uncovered. A device span runs from its first kernel to its last, so
+        device rows neither nest nor add up. Raises ValueError if there is no such span.
         """
         self.require_spans(prefix)
         query = SPANS_SQL.format(prefix=_quoted(prefix))
@@ -187,7 +187,7 @@ class Trace:
         )
 
     def ops(self, span_name: str, cat: str = HOST_SPAN) -> Facts:
-        """aten ops that start inside the first span `span_name`: n, total ms, average us (both inclusive).
+        """Count the aten ops that start inside the first span `span_name`: n, total ms, average us (both inclusive).
 
         "ProfilerStep#*" is the first of the profiler's own steps. The rule is the one of the course's first source
         post: t0 <= ts < t1, whatever the thread. Raises ValueError if the trace has no such span.
@@ -245,13 +245,13 @@ class Trace:
         raise ValueError(f"no span {unknown_name(name, self._some_span_names(cat))}")
 
     def require_spans(self, prefix: str) -> None:
-        """Raises ValueError if no host span's name starts with `prefix`."""
+        """Raise ValueError if no host span's name starts with `prefix`."""
         names = self._some_span_names(HOST_SPAN)
         if not any(name.startswith(prefix) for name in names):
             raise ValueError(f"no span starts with prefix={prefix!r} in this trace; it has {listed(names)}")
 
     def _some_span_names(self, cat: str) -> list[str]:
-        """ValueError if there are none."""
+        """Return some names of spans in the trace. Raises ValueError if there are none."""
         if names := self._span_names(cat):
             return names
         raise ValueError(f"this trace has no span (cat {cat!r}): label a step with torch.profiler.record_function")
@@ -261,7 +261,7 @@ class Trace:
 
 
 def span_label(name: str) -> str:
-    """The name under which a span is counted: the profiler numbers its steps, and all of them are one label."""
+    """Return the name under which a span is counted: the profiler numbers its steps, and all of them are one label."""
     number = name.removeprefix(PROFILED_STEP)
     return ANY_PROFILED_STEP if number != name and number.isdecimal() else name
 
