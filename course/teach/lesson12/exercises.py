@@ -36,7 +36,7 @@ GROUP = 64  # values of x that share a scale
 def gpt2_bytes(
     num_layers: int, width: int, vocab_size: int, bits: int, *, outputs: int = 1, scale_bytes: int = 4
 ) -> int:
-    """Bytes of GPT-2's matrices. A layer's four matrices together have 9 rows for each value of its width."""
+    """Count the bytes of GPT-2's matrices; the four of a layer together have 9 rows for each value of its width."""
     weights = 12 * num_layers * width**2 + outputs * vocab_size * width
     scales = 9 * num_layers * width + outputs * vocab_size if bits < 16 else 0
     return weights * bits // 8 + scale_bytes * scales

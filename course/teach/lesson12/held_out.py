@@ -11,7 +11,7 @@ DRAWN, UNSEEN = "drawn from itself", "unseen docstrings"
 
 
 def held_out_texts() -> dict[str, list[list[int]]]:
-    """Token ids of texts, by where they are from; each begins with the token that ends a paragraph.
+    """Return token ids of texts, by where they are from; each begins with the token that ends a paragraph.
 
     DRAWN: what the model writes at temperature 1. UNSEEN: docstrings that its training left out. tools/held_out.py
     made both.

@@ -40,7 +40,7 @@ class BoardStep:
 
 
 def walk_board(runs: Run | Mapping[str, Run], shown: int | None = None) -> Grid:
-    """One frame per step: the queue, the step's tokens in a box of the budget's size, and the blocks of the pool.
+    """Show a frame per step: the queue, the step's tokens in a box of the budget's size, and the blocks of the pool.
 
     runs: as record_run gives them of a TokenBudget, by the clock of steps or of a function; several by their names, to
     choose from. shown: the frame of the picture; None for one with a preemption, or with many blocks held.

@@ -90,10 +90,7 @@ def _new(stage_class: type[Stage]) -> Any:
 
 
 def _run(stage: Any, prompts: list[list[int]]) -> tuple[list[list[int]], int]:
-    """Run one request after the other; return their outputs, and how many tokens were found: those not computed.
-
-    The stage's own count is not used.
-    """
+    """Run requests in turn; return their outputs and how many tokens were found, counted as those not computed."""
     computed, run = [], stage.run
 
     def counted_run(seqs: list[Sequence], num_new: list[int]) -> Any:

@@ -33,7 +33,7 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True)
 class TreeRun:
-    """A recorded run and its blocks. run: from record_run. nodes, num_free: after each step, blocks, and free blocks."""
+    """A recorded run and its blocks. run: from record_run. nodes, num_free: after each step, blocks and free ones."""
 
     run: Run
     block_size: int

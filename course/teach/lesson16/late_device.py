@@ -7,7 +7,7 @@ from typing import Any
 
 
 class LateDevice:
-    """A device that computes its steps in order, and only when the host asks for a result."""
+    """A device that computes its steps in order, and only when the host asks for a result or waits for a step."""
 
     def __init__(self) -> None:
         self.queue: list[tuple[_LateStep, Callable[[], Any]]] = []

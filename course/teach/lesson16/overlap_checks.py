@@ -75,7 +75,7 @@ class _Error(RuntimeError):
 
 
 class _NotFinite(ValueError):
-    """What finish raises for logits of NaN."""
+    """An error such as finish raises for logits of NaN."""
 
 
 class _CtrlC(KeyboardInterrupt):

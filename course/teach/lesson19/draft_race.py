@@ -136,10 +136,7 @@ def _on_one_batch(name: str, runs: Mapping[str, RequestRun], done: Callable[[], 
 
 
 def prove_drafts(stage_class: type[Any], model: Model, prompts: Prompts, max_tokens: int = 32) -> Table:
-    """Compare the greedy tokens of prompts that are added to a stage's queue at once with both oracles.
-
-    teach.prove does the same, but decodes without a queue and so without drafts.
-    """
+    """Compare greedy tokens with both oracles, as teach.prove, but through a stage's queue, so that drafts are made."""
     run = RequestRun(stage_class, model, prompts, [SamplingParams(max_tokens, ignore_eos=True)] * len(prompts))
     verdicts = judge(run.stage, model, [list(prompt) for prompt in prompts], max_tokens, run.run)
     verdicts.title += f"; {run.num_accepted} of {run.num_drafted} drafted tokens accepted"

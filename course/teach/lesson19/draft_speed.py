@@ -37,10 +37,7 @@ def repeating_prompts(model: Model, number: int, seed: int = 0) -> list[list[int
 
 
 def acceptance(stage_class: type[Any], model: Model, prompt: list[int], max_tokens: int = MAX_TOKENS) -> float:
-    """Compute the share of drafted tokens that are accepted, of those whose predecessors are.
-
-    Raises ValueError without drafts.
-    """
+    """Compute the share of drafted tokens accepted, of those after accepted ones. Raises ValueError without drafts."""
     seq = Sequence(list(prompt), SamplingParams(max_tokens, ignore_eos=True))
     steps = record_drafts(stage_class, model, seq)
     accepted = sum(step.num_accepted for step in steps)

@@ -43,7 +43,7 @@ def partial_mlp(
     act: Callable[[Any], Any] = lambda h: np.maximum(h, 0),
     adds_b2: Callable[[int], bool] = lambda rank: rank == 0,
 ) -> list[list[float]]:
-    """Compute a rank's part of an MLP. of_b1, of_w2: their share, from that of w1's columns. adds_b2: which ranks do."""
+    """Compute a rank's part of an MLP. of_b1, of_w2: their share, from w1's column share. adds_b2: which ranks do."""
     x, w1, b1, w2, b2 = (np.array(m, dtype=np.float64) for m in (x, w1, b1, w2, b2))
     share = len(b1) // size
     part = slice(rank * share, (rank + 1) * share)

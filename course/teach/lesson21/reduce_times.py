@@ -32,10 +32,7 @@ def link_of(name: str) -> dict[str, Any]:
 
 
 def ring_seconds(num_bytes: int, size: int, bytes_per_s: float, latency: float) -> float:
-    """Compute the seconds of a ring all-reduce by its formula.
-
-    It takes 2 (size - 1) messages, one after another, each a 1/size of the bytes long. latency: of one message.
-    """
+    """Compute a ring all-reduce's seconds: 2 (size - 1) messages in turn, of 1/size of the bytes. latency: of each."""
     messages = 2 * (size - 1)
     return messages * (num_bytes / size / bytes_per_s + latency)
 

@@ -23,7 +23,7 @@ STEPS = (
 
 
 def draw_split() -> Grid:
-    """Draw it step by step, with small integers: frame 0 is one device, the others are two."""
+    """Draw the split step by step, with small integers: frame 0 is one device, the others are two."""
     frames = [Frame(panels_of(number), heading, says) for number, (heading, says) in enumerate(STEPS)]
     partial = [int((relu(X @ A[:, part]) @ B[part])[0, 0]) for part in halves()]
     text = (

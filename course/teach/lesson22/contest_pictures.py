@@ -86,10 +86,7 @@ def _frame(name: str, run: ContestRun, end: int, most: int) -> Frame:
 
 
 def profile_contest(entry: type | None, model: Model, workload: Workload | str = "mixed") -> Table:
-    """Count a run's steps, their tokens and their share of the time, by how many slots they use.
-
-    Steps that compute a prompt are counted apart.
-    """
+    """Count a run's steps, their tokens and time, by how many slots they use; steps that compute a prompt are apart."""
     run = record_contest(entry, model, workload)
     steps, tokens = Counter[str](), Counter[str]()
     seconds = dict.fromkeys(BANDS, 0.0)

@@ -34,7 +34,7 @@ class Part(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """An operation: its name, the tensor it gives, and a sentence on it. adds: the row of the tensor to which it adds."""
+    """An operation: its name, the tensor it gives, a sentence on it. adds: the row of the tensor to which it adds."""
 
     name: str
     gives: list[Part]

@@ -147,7 +147,7 @@ def time_ops(
     with_span: bool = False,
     of_span: bool = False,
 ) -> Rows:
-    """with_span: as if a span were inside itself. of_span: its duration, once for each op."""
+    """Time the ops in spans. with_span: as if a span were inside itself. of_span: its duration, once for each op."""
     around = [event for event in events if event.cat == SPAN and spans(event)][: 1 if first_alone else None]
     sums: dict[str, float] = defaultdict(float)
     for event in events:

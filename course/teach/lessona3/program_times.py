@@ -40,10 +40,7 @@ def time_programs(kernel: Any, programs: Sequence[int]) -> dict[int, float]:
 
 
 def say_programs(ms: Mapping[int, float]) -> Said:
-    """Compare the times of two numbers of programs, as time_programs has measured them.
-
-    Raises ValueError for more or fewer of them.
-    """
+    """Say how two numbers of programs compare, from time_programs. Raises ValueError for more or fewer numbers."""
     if len(ms) != 2:
         raise ValueError(f"ms must have the times of two numbers of programs, got {len(ms)}: {list(ms)}")
     few, many = sorted(ms)
