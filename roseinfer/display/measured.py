@@ -16,19 +16,19 @@ class Measured:
     """A dataclass as JSON."""
 
     def text(self, width: int | None = None, long: bool = False) -> str:
-        """Tables for a terminal."""
+        """Return the tables for a terminal."""
         raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, raw samples too."""
+        """Return everything, raw samples too."""
         return asdict(self)  # type: ignore[call-overload]
 
     def to_json(self) -> str:
-        """Everything, on one line."""
+        """Return everything as JSON on one line."""
         return on_one_line(self.to_dict())
 
     def to_line(self) -> str:
-        """One line of JSON: what was asked, where it ran, medians and spread of each row, no samples."""
+        """Write one line of JSON: what was asked, where it ran, medians and spread of each row, no samples."""
         return on_one_line(rounded(self.short()))
 
     def short(self) -> dict[str, Any]:
@@ -46,7 +46,7 @@ class Result(Measured):
     rows: list[dict[str, Any]]
 
     def to_dict(self) -> dict[str, Any]:
-        """Rows and samples last, so that a file begins with where it comes from."""
+        """Return everything, rows and samples last, so that a file begins with where it comes from."""
         values = super().to_dict()
         last = {name: values.pop(name) for name in ("rows", "samples") if name in values}
         return values | last

@@ -64,7 +64,7 @@ class Body(BaseModel):
 
 @cache
 def takes_null(body: type[BaseModel]) -> frozenset[str]:
-    """Names of fields whose null is kept: it is the default, or an error where the field is required."""
+    """List the fields whose null is kept: it is the default, or an error where the field is required."""
     fields = body.model_fields.items()
     return frozenset(field.alias or name for name, field in fields if field.is_required() or field.default is None)
 

@@ -27,7 +27,7 @@ def middlewares() -> list[Middleware]:
 
 
 class ProxyErrors:
-    """ASGI middleware that gives the proxy's own errors the API's form. A replica's errors are JSON, and pass as they are.
+    """ASGI middleware that gives the proxy's own errors the API's form. A replica's errors are JSON, and pass.
 
     The proxy sends nothing of an answer that a lost replica did not begin, and its other errors are plain text.
     """
