@@ -1,4 +1,4 @@
-"""ClimbChart: a bar per stage in the order of the course; the engine is the goal, transformers a line."""
+"""ClimbChart: a bar per stage in the order of the course; the engine is the goal, and transformers a line."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ KINDS = ("so far", "this lesson", "the goal")
 
 @dataclass(frozen=True)
 class Side:
-    """Speeds on one machine. where: its name, and what ran. rows: stages in order, the engine last. hf: transformers'
-    generate. floor: tokens per second that none can pass."""
+    """Speeds on one machine. where: its name, and what ran. floor: tokens per second that no stage can exceed.
+
+    rows: stages in order, the engine last. hf: transformers' generate.
+    """
 
     where: str
     rows: Sequence[Speed]
@@ -33,8 +35,10 @@ class Side:
 
 
 class ClimbChart(Chart):
-    """text: what nbval compares. lesson: the stage that is lit, "" for the whole climb. left_out: stages that were not
-    timed, and why."""
+    """Chart of the climb. text: what nbval compares. lesson: the stage that is lit, "" for the whole climb.
+
+    left_out: stages that were not timed, and why.
+    """
 
     def __init__(
         self, sides: Sequence[Side], text: str, lesson: str = "", left_out: Mapping[str, str | None] | None = None
@@ -54,7 +58,7 @@ class ClimbChart(Chart):
 
 
 def gained(side: Side, lesson: str) -> str:
-    """How far the climb has come with that lesson's stage, or with the engine, in one sentence."""
+    """Say in one sentence how far the climb has come with that lesson's stage, or with the engine."""
     shown = side.rows if not lesson else [row for row in side.rows if row.name != GOAL]
     first, last = shown[0], shown[-1]
     if first is last:

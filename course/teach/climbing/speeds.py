@@ -44,21 +44,21 @@ class Speed:
 
 
 def place() -> Path | None:
-    """The file: $ROSEINFER_CLIMB, or in the user's cache folder. None for ROSEINFER_CLIMB=recorded."""
+    """Return the file of speeds: $ROSEINFER_CLIMB, or in the user's cache folder. None if ROSEINFER_CLIMB=recorded."""
     if chosen := os.environ.get(PLACE):
         return None if chosen == RECORDED else Path(chosen).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "roseinfer" / "climb.jsonl"
 
 
 def key(device: torch.device, stages: Sequence[type[Stage]]) -> str:
-    """The machine, torch and the code: speeds under one key are comparable."""
+    """Name the machine, torch and the code. Speeds under the same key are comparable."""
     machine = f"{device_name(device)}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
     code = _digest(tuple(sorted({*_library(), *map(_source, stages)})))
     return f"{machine}, torch {torch.__version__}, code {code}"
 
 
 def kept(under: str) -> dict[str, Speed]:
-    """Speeds that were measured under a key, by name; the last one of each."""
+    """Read the speeds that were measured under a key, by name; the last one counts."""
     path = place()
     try:
         lines = path.read_text(encoding="utf-8").splitlines() if path else []
@@ -69,7 +69,7 @@ def kept(under: str) -> dict[str, Speed]:
 
 
 def keep(under: str, speeds: Iterable[Speed]) -> None:
-    """Append them. What cannot be written is measured again next time."""
+    """Append speeds under a key. What cannot be written is measured again next time."""
     lines = "".join(f"\n{json.dumps({'key': under, **asdict(speed)})}" for speed in speeds)
     path = place()
     if path is None:
@@ -107,7 +107,7 @@ def _source(stage: type[Stage]) -> Path:
 
 @cache
 def _digest(paths: tuple[Path, ...]) -> str:
-    """Digest of their names and contents, wherever their folder is."""
+    """Digest the names and contents of files, wherever their folder is."""
     digest = hashlib.sha256()
     for path in paths:
         digest.update(path.name.encode())

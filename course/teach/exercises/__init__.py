@@ -9,12 +9,12 @@ from .text import EXERCISE_ID
 
 
 def lessons() -> list[str]:
-    """The lessons that have exercises: "00", "01" and so on, then the background notebooks "a1", "a2", "a3"."""
+    """List the lessons that have exercises: "00", "01" and so on, then the background notebooks "a1", "a2", "a3"."""
     return sorted(path.parent.name[-2:] for path in Path(__file__).parents[1].glob("lesson??/exercises.py"))
 
 
 def load_lesson(exercise_id: str) -> None:
-    """Import the lesson that registers exercise_id. Raises ValueError when it is no id, or there is no such lesson."""
+    """Import the lesson that registers exercise_id. Raises ValueError for a bad id, and if there is no such lesson."""
     match = EXERCISE_ID.fullmatch(exercise_id) if isinstance(exercise_id, str) else None
     if match is None:
         raise ValueError(f'exercise_id must look like "01.1", got {exercise_id!r}')

@@ -1,4 +1,4 @@
-"""What a learner handed in: whether it is still the stub as handed out, and where in their cell an error arose."""
+"""An answer as handed in: whether it is still the stub as handed out, and where in the learner's cell an error arose."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Instructions = list[tuple[str, Any]]
 def is_stub(answer: Any, stub: str) -> bool:
     """Whether `answer` is what the code of `stub`, the cell as it was handed out, defines under that name.
 
-    Compared is compiled code, so a comment or a docstring makes no attempt, and any other change does: a base class
-    of the learner's own, too. A kernel is compared by its function. A value is untouched while it is None or `...`.
+    Compares compiled code: comments and docstrings do not count as an attempt, but any other change does, also another
+    base class. A kernel is compared by its function. A value is untouched while it is None or `...`.
     """
     from ..measure.kernel_loads import plain_function  # here, because it needs torch
 
@@ -48,12 +48,12 @@ def _is_stub_class(cls: type, stub: str) -> bool:
 
 
 def _is_given(name: str, cls: type) -> bool:
-    """Every class has it: from Python (__module__ and others), from ABC, or from Stage, which names its subclasses."""
+    """Whether every class has the attribute: from Python (__module__ and others), ABC, or Stage, which sets name."""
     return name.startswith("__") or name == "_abc_impl" or (name == "name" and vars(cls)[name] == cls.__name__)
 
 
 def _code_of(stub: str) -> dict[str, Instructions]:
-    """Function or Class.method -> its instructions."""
+    """Map each function (or Class.method) of a stub to its instructions."""
     found: dict[str, Instructions] = {}
 
     def collect(code: CodeType, prefix: str) -> None:
@@ -67,7 +67,7 @@ def _code_of(stub: str) -> dict[str, Instructions]:
 
 
 def does_nothing(function: Any) -> bool:
-    """Whether its body is `...`, as a stub is handed out. Of a compiled function, the Python function counts."""
+    """Whether the body is `...`, as in a stub. For a compiled function, the Python function inside it is checked."""
     return instructions(getattr(function, "py_func", function).__code__) == instructions(_empty.__code__)
 
 
@@ -75,7 +75,7 @@ def _empty() -> None: ...
 
 
 def instructions(code: CodeType) -> Instructions:
-    """What the code does, without its lines and its docstring; and what the functions do that it makes."""
+    """List the instructions of a code object and of the functions that it makes, without line numbers and docstring."""
     return [
         (instruction.opname, instructions(value) if isinstance(value := instruction.argval, CodeType) else value)
         for instruction in dis.get_instructions(code)
@@ -83,7 +83,7 @@ def instructions(code: CodeType) -> Instructions:
 
 
 def describe_error(error: Exception, namespace: dict[str, Any]) -> str:
-    """Type, message, and the innermost line in the learner's code, which is what has `namespace` as its globals."""
+    """Say an error's type and message, and the innermost line of the learner's code, whose globals are `namespace`."""
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     lines = [
         (frame.f_code.co_filename, lineno)

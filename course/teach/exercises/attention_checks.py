@@ -1,4 +1,4 @@
-"""Attention through block tables against plain attention, on drawn batches: the learner's own in 05.3 and 07.2."""
+"""Checks of a learner's own attention (05.3, 07.2): through block tables, against plain attention, on drawn batches."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def attention_comparison(
     device: str = "cpu",
     walks: Mapping[str, Attention] | None = None,
 ) -> Comparison:
-    """An attention against plain attention, in q's dtype; it may not change what it is given.
+    """Compare an attention with plain attention, in q's dtype. It must not change what it is given.
 
-    mistakes: as in kernel_checks.plain_attention -> what is said of it. walks: what is said of a mistake that is none
-    of plain attention's -> the attention that makes it.
+    mistakes: maps a mistake of kernel_checks.plain_attention to what is said about it. walks: maps what is said about a
+    mistake that plain attention cannot make to an attention that makes it.
     """
 
     def right(lengths: list[int], *shape: Any, mistake: str = "") -> Tensor:
@@ -65,7 +65,7 @@ def _right(*batch: Any, mistake: str, device: str) -> Tensor:
 
 
 def draw_lengths(rng: Random, block_size: int, most: int, most_seqs: int = 4) -> list[int]:
-    """Cached tokens of up to most_seqs sequences, often at a block's edge."""
+    """Draw the cached tokens of up to most_seqs sequences, often at the edge of a block."""
     edges = (0, 1, block_size - 1, block_size, block_size + 1, 2 * block_size)
     return [rng.choice((*edges, rng.randint(0, most))) for _ in range(rng.randint(1, most_seqs))]
 
@@ -113,7 +113,7 @@ def _attend(attention: Attention, case: PagedCase) -> Tensor:
 
 
 def explain_attention(got: object, want: Tensor, where_nan_lies: str) -> str | None:
-    """What is wrong with a result; None when nothing is."""
+    """Say what is wrong with the result of an attention; None if nothing is."""
     message = explain_tensor(got, want, TOLERANCE[want.dtype], TOLERANCE[want.dtype])
     if message and isinstance(got, Tensor) and got.shape == want.shape:
         if got.dtype != want.dtype:

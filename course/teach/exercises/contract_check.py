@@ -17,11 +17,11 @@ def require_contract(
     explain: Callable[[Exception | None], str] = lambda error: "",
     without: Collection[str] = (),
 ) -> None:
-    """Raises Wrong about the first promise that is broken, without the slow ones.
+    """Raise Wrong about the first promise that is broken. Slow promises are left out.
 
-    titles: of the promises to try; empty for all that fit the stage, those of a queue too where it has one.
-    explain: what an error says about this exercise's answers; empty for its own message. without: titles that are not
-    tried. Raises KeyError for a title that no promise has.
+    titles: of the promises to try; empty: all that fit the stage, those of a queue too if it has one. explain: turns an
+    error into a message about this exercise; an empty message stands for the error's own. without: titles of promises
+    to leave out. Raises KeyError for a title that no promise has.
     """
     by_title = {promise.title: promise for promise in (*PROMISES, *QUEUE_PROMISES)}
     asked = [by_title[title] for title in titles] or promises_of(stage_class)

@@ -1,12 +1,12 @@
-"""Compare an answer with a reference on many small cases, and tell the smallest one on which they differ.
+"""Comparison of an answer with a reference on many small cases; it tells the smallest one on which they differ.
 
     CASES = [*EDGES, *draw(lambda rng: (rng.randint(1, 6), lengths(rng)))]
     MISTAKES = {"pads are made by zeros": with_pads}
     register("01.1", Comparison(CASES, Expected(right, MISTAKES), inputs("num_layers", "lengths")))
 
-A case is the tuple of an answer's arguments; the answer gets copies of them, and must not change their lists. Edges are
-listed on purpose, the other cases are drawn, the same ones each time. A mistake is named only when it explains every
-case that differs. What an answer prints is shown for the case that is told, and not for the others.
+A case is the tuple of an answer's arguments. The answer gets copies of them, and must not change their lists. Edges are
+listed on purpose; the other cases are drawn, the same ones each time. A mistake is named only when it explains every
+case that differs. What an answer prints is shown only for the case that is told.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ Describe = Callable[..., str]  # (*case) -> the inputs, as the learner reads the
 
 @dataclass(frozen=True)
 class Expected:
-    """What is right for a case, and what likely mistakes give: why it is wrong -> that wrong function of the case.
+    """What is right for a case. mistakes: maps why an answer is wrong to a function that gives that wrong answer.
 
-    explain(got, want): a sentence, or None when they are the same.
+    explain(got, want) returns a sentence, or None when they are the same.
     """
 
     right: Callable[..., Any]
@@ -43,18 +43,18 @@ class Expected:
 
 
 def draw(make: Callable[[random.Random], Case], number: int = FEWEST, seed: int = 0) -> list[Case]:
-    """`number` cases, the same ones for the same seed."""
+    """Draw `number` cases, the same ones for the same seed."""
     rng = random.Random(seed)
     return [make(rng) for _ in range(number)]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A checker: raises Wrong about the smallest case on which an answer is not as expected: inputs, value and why.
+    """Checker that raises Wrong about the smallest case on which an answer is not as expected: inputs, value and why.
 
-    expected: of the one value that `call` gives, or of several by name.
-    call: what to do with an answer. By default it is called with the case, and returns the value, or a tuple of them.
-    It may raise Wrong for what a comparison would not show.
+    expected: for the one value that `call` gives, or for several values by name.
+    call: what to do with an answer. By default it is called with the case, and returns the value, or a tuple of values.
+    A call may raise Wrong for what a comparison would not show.
     """
 
     cases: Sequence[Case]
@@ -64,11 +64,11 @@ class Comparison:
 
     @property
     def parts(self) -> Mapping[str, Expected]:
-        """What is expected, by name: "" for the one value."""
+        """What is expected for each value, by name. A single value has the name ""."""
         return self.expected if isinstance(self.expected, Mapping) else {"": self.expected}
 
     def __call__(self, answer: Callable[..., Any], call: Call | None = None) -> None:
-        """call: for one that needs more than the case, in place of this comparison's own."""
+        """Check an answer. call: used instead of this comparison's own, when more than the case is needed."""
         call = call or self.call or (_call if "" in self.parts else values_of(*self.parts))
         tried, refused = _try_all(answer, _from_small_to_large(self.cases), self.describe, call)
         for t in tried:
@@ -89,9 +89,9 @@ def inputs(*names: str) -> Describe:
 
 
 def require_all(cases: Iterable[Case], judge: Callable[..., str | None], describe: Describe) -> None:
-    """Raises Wrong about the smallest case for which judge(*case) returns what is wrong, or raises an error.
+    """Raise Wrong about the smallest case for which judge(*case) returns what is wrong, or raises an error.
 
-    Nothing is tried after it, so a judge may take longer than an answer to compare.
+    No case is tried after it, so a judge may take longer than an answer to compare.
     """
     _, refused = _try_all(judge, _from_small_to_large(cases), describe, _judge)
     if refused is not None:
@@ -131,8 +131,7 @@ class _Tried:
 def _try_all(
     answer: Callable[..., Any], cases: list[Case], describe: Describe, call: Call
 ) -> tuple[list[_Tried], _Tried | None]:
-    """What `call` gives for each case as far as the first that it refuses, or that fails; and that one, with the Wrong
-    to raise."""
+    """Call the answer on each case up to the first that fails; return the cases before it, and that one (or None)."""
     tried: list[_Tried] = []
     for case in cases:
         printed, handed = io.StringIO(), copy.deepcopy(case)
@@ -146,7 +145,7 @@ def _try_all(
 
 
 def _differ(case: Case, handed: Case) -> bool:
-    """Whether a list or a dict of the case is not what it was; objects and tensors are not looked at."""
+    """Whether a list or a dict of the case has been changed. Objects and tensors are not looked at."""
     pairs = zip(case, handed, strict=True)
     return any(isinstance(was, (list, dict)) and plain(was) != plain(now) for was, now in pairs)
 
@@ -156,12 +155,12 @@ def _refusal(inputs: str, error: Exception) -> Wrong:
 
 
 def _explained(part: Expected, name: str, got: Any, want: Any) -> str | None:
-    """One of several values may be None where a `return` is not missing."""
+    """Explain the difference; among several values, a None does not mean that a `return` is missing."""
     return f"you return None, expected {want}" if name and got is None is not want else part.explain(got, want)
 
 
 def _why(part: Expected, results: list[tuple[Case, Any]]) -> str:
-    """The mistake that gives what the answer gives: in every case, or else in every case that is not right."""
+    """Find the mistake that explains the answer in every case, or else in every case that is wrong; "" for none."""
     wrong = [(case, got) for case, got in results if part.explain(got, part.right(*case))]
     for to_explain in (results, wrong):
         for why, mistaken in part.mistakes.items():
@@ -171,7 +170,7 @@ def _why(part: Expected, results: list[tuple[Case, Any]]) -> str:
 
 
 def size(value: Any) -> float:
-    """How much there is to work through by hand: a number counts by its value, anything else by its elements."""
+    """Measure the work of a case by hand: a number counts by its value, anything else by its elements."""
     if hasattr(value, "numel"):
         return value.numel()
     if isinstance(value, (int, float)):
@@ -186,7 +185,7 @@ def size(value: Any) -> float:
 
 
 def dict_of(*keys: str) -> Call:
-    """For answers that return a dict with these keys."""
+    """Make a call for answers that return a dict with these keys."""
 
     def call(answer: Callable[..., Any], *case: Any) -> dict[str, Any]:
         got = answer(*case)
@@ -198,7 +197,7 @@ def dict_of(*keys: str) -> Call:
 
 
 def values_of(*names: str) -> Call:
-    """For answers that return so many values: a tuple, a list or an array of them."""
+    """Make a call for answers that return a value for each name: in a tuple, a list or an array."""
 
     def call(answer: Callable[..., Any], *case: Any) -> dict[str, Any]:
         got = answer(*case)

@@ -16,9 +16,9 @@ MOST_DIMENSIONS = 5  # permutations tried: at most 120
 
 
 def explain_tensor(got: Any, want: Tensor, rtol: float = 1e-4, atol: float = 1e-5) -> str | None:
-    """Type, shape (and the permutation that would fix it), dtype, device, then values, NaN first.
+    """Compare type, shape (naming the permutation that would fix it), dtype, device, and then values, NaN first.
 
-    Whole numbers are exact, whatever rtol and atol.
+    Whole numbers must be exact, whatever rtol and atol are.
     """
     import torch
 
@@ -49,7 +49,7 @@ def _mend_shape(got: Tensor, want: Tensor, rtol: float, atol: float) -> str:
 
 
 def _permutation(got: Tensor, want: Tensor, rtol: float, atol: float) -> tuple[int, ...] | None:
-    """The order of dimensions in which got equals want."""
+    """Find the order of dimensions in which got equals want; None if there is none."""
     if got.dim() != want.dim() or got.dim() > MOST_DIMENSIONS:
         return None
     for order in itertools.permutations(range(got.dim())):
@@ -75,7 +75,7 @@ def _explain_values(got: Tensor, want: Tensor, rtol: float, atol: float) -> str 
 
 
 def _close(got: Tensor, want: Tensor, rtol: float, atol: float) -> Tensor:
-    """Element by element, in double precision, wherever the two lie."""
+    """Compare element by element, in double precision, whatever devices the two are on."""
     import torch
 
     wide = torch.complex128 if got.is_complex() or want.is_complex() else torch.float64
@@ -96,7 +96,7 @@ def _dtype(tensor: Tensor) -> str:
 
 
 def explain_value(got: Any, want: Any) -> str | None:
-    """What is returned and what is expected. Lists, tuples and arrays are the same, and so are numbers of any type."""
+    """Compare a value with the expected one. Lists, tuples and arrays are alike, and so are numbers of any type."""
     if isinstance(want, Real):
         got = _one_element(got)
         if (message := _not_a_number(got)) or _equal(got, want):
@@ -109,7 +109,7 @@ def explain_value(got: Any, want: Any) -> str | None:
 
 
 def plain(value: Any) -> Any:
-    """Python's own numbers and lists in place of arrays, tensors and tuples."""
+    """Convert arrays, tensors and tuples to Python's own numbers and lists."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, (list, tuple, range)):
@@ -118,7 +118,7 @@ def plain(value: Any) -> Any:
 
 
 def _one_element(value: Any) -> Any:
-    """The element of an array or a tensor that has just one."""
+    """Take the element out of an array or a tensor that has just one; return anything else as it is."""
     return value.item() if hasattr(value, "item") and math.prod(value.shape) == 1 else value
 
 
@@ -133,7 +133,7 @@ def _not_a_number(got: Any) -> str | None:
 
 
 def _equal(got: Real, want: Real) -> bool:
-    """A whole number is exact, any other as exact as floats are."""
+    """Compare two numbers: exactly if a whole number is wanted, else up to the rounding of floats."""
     return got == want if isinstance(want, Integral) else math.isclose(got, want, rel_tol=1e-9)
 
 
@@ -147,7 +147,7 @@ def _short(value: Any) -> str:
 
 
 def explain_tokens(got: Any, want: list[int] | list[list[int]]) -> str | None:
-    """Token ids of one sequence, or of several: the first that differs."""
+    """Name the first token id that differs, in one sequence or in several."""
     got = got.tolist() if hasattr(got, "tolist") else got
     if got is None:
         return "got None: is a `return` missing?"
@@ -169,7 +169,7 @@ def explain_tokens(got: Any, want: list[int] | list[list[int]]) -> str | None:
 
 
 def explain_counts(got: Counter[str], budget: Mapping[str, int]) -> str | None:
-    """Ops beyond their budget. Ask last, after explain_tokens: the sentence takes right tokens for granted."""
+    """Name the ops beyond their budget. Ask last, after explain_tokens: the sentence takes right tokens for granted."""
     over = [
         f"{got[op] - most} {op} too many ({got[op]}, the budget is {most})"
         for op, most in budget.items()

@@ -16,8 +16,10 @@ TOLERANCE = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 
 def plain_attention(case: PagedCase, mistake: str = "") -> Tensor:
-    """Attention of each sequence on its own, gathered, in fp64, [B, H, D]; with a mistake made on purpose: one of
-    MISTAKES, or "one block", which attends to the first block alone."""
+    """Compute attention for each sequence on its own, gathered, in fp64, [B, H, D], with a mistake made on purpose.
+
+    mistake: "" for none, one of MISTAKES, or "one block", which attends to the first block alone.
+    """
     num_heads, num_kv_heads = case.q.size(1), case.k.size(1)
     head = torch.arange(num_heads)
     kv_head = head % num_kv_heads if mistake == "head" else head // (num_heads // num_kv_heads)
@@ -31,7 +33,7 @@ def plain_attention(case: PagedCase, mistake: str = "") -> Tensor:
 
 
 def _tokens(case: PagedCase, i: int, num_tokens: int, mistake: str) -> tuple[Tensor, Tensor]:
-    """Keys and values that sequence i attends to, [T, H_kv, D]: the cached ones, then the new one."""
+    """Gather the keys and values that sequence i attends to, [T, H_kv, D]: the cached ones, then the new one."""
     k, v, k_cache, v_cache = (tensor.double().cpu() for tensor in case[1:5])
     table = case.block_table[0 if mistake == "row" else i].tolist()
     cut = num_tokens - 1 if mistake == "last" and num_tokens else num_tokens
@@ -65,8 +67,10 @@ MISTAKES = {
 
 @dataclass(frozen=True)
 class Trial:
-    """One case for a kernel. if_wrong: what a wrong answer means here when all trials before it were passed, and none
-    of MISTAKES explains it; if_nan: the same for NaN."""
+    """One case for a kernel, tried after those before it were passed.
+
+    if_wrong: what a wrong answer means when none of MISTAKES explains it. if_nan: what NaN means.
+    """
 
     name: str
     make: Callable[[], PagedCase]
@@ -125,8 +129,11 @@ def _case(context_lens: list[int], **shape: Any) -> PagedCase:
 
 
 def _large() -> PagedCase:
-    """Several tiles, whose scores are more than 88 apart: the new token's score is the largest in sequence 0 and the
-    smallest in sequence 1; in sequence 2 the largest one is in the first tile."""
+    """Make a case of several tiles whose scores are more than 88 apart.
+
+    The new token's score is the largest in sequence 0 and the smallest in sequence 1; in sequence 2 the largest score
+    is in the first tile.
+    """
     case = _case([40, 40, 40], num_kv_heads=1)
     k = case.k.clone()
     k[0], k[1] = case.q[0], -case.q[1]
@@ -136,6 +143,6 @@ def _large() -> PagedCase:
 
 
 def _aimed(context_lens: list[int], factor: float) -> PagedCase:
-    """A case whose new keys point along the queries, or against them: the first score is then the largest, or least."""
+    """Make a case whose new keys point along the queries (or against them): the first score is the largest (or least)."""
     case = _case(context_lens, num_kv_heads=1)
     return case._replace(k=factor * case.q)

@@ -1,4 +1,4 @@
-"""Whether an answer is the library's own: handed in as it is, compiled, passed on to, or inherited unchanged."""
+"""Check whether an answer is the library's own: handed in as it is, compiled, passed on to, or inherited unchanged."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ GIVEN = {
 
 
 def librarys_own(answer: Any) -> str:
-    """Name of the library's function or class that the answer is, or that it only passes its arguments on to.
+    """Name the library's function or class that the answer is, or that it only passes its arguments on to.
 
-    "" for an answer with any code of the learner's, which may use the library. A class is the library's own when
-    nothing but the library's is in it and in the learner's classes that it inherits from.
+    Returns "" for an answer with any code of the learner's, which may use the library. A class is the library's own
+    when it, and the learner's classes that it inherits from, contain nothing but the library's code.
     """
     if isinstance(answer, type):
         return _name(answer) if _is_librarys(answer) else _of_class(answer)
@@ -47,7 +47,7 @@ def _of_class(cls: type) -> str:
 
 
 def _of_function(function: Any, seen: frozenset[int] = frozenset()) -> str:
-    """seen: the functions that led here; one that passes on to itself is the learner's."""
+    """Name the library's function. seen: functions that led here; one that passes on to itself is the learner's."""
     function = _plain(function)
     if not isinstance(function, (FunctionType, type)) or id(function) in seen:
         return ""
@@ -57,7 +57,7 @@ def _of_function(function: Any, seen: frozenset[int] = frozenset()) -> str:
 
 
 def _plain(function: Any) -> Any:
-    """Without what is around it: static and class methods, a property, a partial, a kernel's or a loop's compiler."""
+    """Unwrap a function: static and class methods, a property, a partial, the compiler of a kernel or a loop."""
     from ..measure.kernel_loads import plain_function  # here, because it needs torch
 
     if isinstance(function, (staticmethod, classmethod, MethodType)):
@@ -71,7 +71,7 @@ def _plain(function: Any) -> Any:
 
 
 def _passes_on_to(function: Any) -> Any:
-    """What a function calls that does nothing else and hands over its own arguments, in their order; else None."""
+    """Return what a function calls if it does nothing else and hands over its own arguments in order; else None."""
     try:
         nodes = ast.walk(ast.parse(members.source_of(function)))
         made = next(node for node in nodes if isinstance(node, (ast.FunctionDef, ast.Lambda)))
@@ -87,7 +87,7 @@ def _passes_on_to(function: Any) -> Any:
 
 
 def _is_name(node: ast.expr) -> bool:
-    """A name, or attributes of one, such as F.softmax."""
+    """Whether a node is a name, or an attribute of one, such as F.softmax."""
     return isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and _is_name(node.value))
 
 

@@ -1,4 +1,4 @@
-"""What checkers of a learner's own stage share: its tokens against the reference, what it holds, the ops of a step."""
+"""Checks of a learner's own stage: its tokens against the reference, what it holds, and the ops of a step."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Read = Callable[[Stage, list[Sequence]], list[list[KV]]]  # [layer][sequence] ->
 
 
 def drawn_model(num_layers: int = 2, num_kv_heads: int = 2) -> Model:
-    """A small model for many short runs. Its weights are large enough for tokens that change.
+    """Make a small model for many short runs. Its weights are large enough for tokens that change.
 
     Each call returns a copy: what a stage writes into its weights reaches no other check.
     """
@@ -66,25 +66,25 @@ def _drawn_model(num_layers: int, num_kv_heads: int) -> Model:
 
 
 def require_stage(answer: Any, base: str = "a stage", method: str = "") -> None:
-    """Raises Wrong unless the answer is a stage with this method, which `base`, the course's stage, has."""
+    """Raise Wrong unless the answer is a stage. method: one that it must have. base: the course's stage to name."""
     if not (isinstance(answer, type) and issubclass(answer, Stage) and (not method or hasattr(answer, method))):
         raise Wrong(f"expected a subclass of {base}, got {getattr(answer, '__name__', repr(answer))}")
 
 
 def require_sizes(stage: Stage, **sizes: int) -> None:
-    """Raises Wrong unless the stage has the sizes that it was made with."""
+    """Raise Wrong unless the stage has the sizes that it was made with."""
     for name, size in sizes.items():
         if (got := getattr(stage, name)) != size:
             raise Wrong(f"made with {name}={size}, the stage has {got}: pass all sizes on")
 
 
 def stage_on_copy(stage_class: type[Stage], model: Model, num_blocks: int, block_size: int = 64) -> Stage:
-    """A learner's stage on a copy of the model, with every size given: no check rests on its defaults."""
+    """Make a learner's stage on a copy of the model, with every size given, so that no check rests on its defaults."""
     return stage_class(deepcopy(model), num_blocks=num_blocks, block_size=block_size, max_num_seqs=64)
 
 
 def require_tokens(stage_class: type[Stage], model: Model, max_tokens: int = 12) -> None:
-    """Raises Wrong unless a mixed batch gives the reference's tokens, from attention with as many keys as values."""
+    """Raise Wrong unless a mixed batch gives the reference's tokens, from attention with as many keys as values."""
     require_stage(stage_class)
     stage = stage_on_copy(stage_class, model, num_blocks=8)
     with _KeysAndValuesInPairs():
@@ -95,8 +95,11 @@ def require_tokens(stage_class: type[Stage], model: Model, max_tokens: int = 12)
 
 
 class _KeysAndValuesInPairs(TorchFunctionMode):
-    """Raises Wrong where scaled_dot_product_attention gets keys of more or fewer tokens than values. PyTorch's kernel
-    for CPUs does not look: it counts the values and reads as many keys, from beyond the end of a slice if need be."""
+    """Raises Wrong if scaled_dot_product_attention gets keys of more or fewer tokens than values.
+
+    PyTorch's kernel for CPUs does not check: it counts the values and reads as many keys, even beyond the end of a
+    slice.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -114,7 +117,7 @@ def _reference(model: Model, max_tokens: int) -> list[list[int]]:
 
 
 class Batch(NamedTuple):
-    """A case: prompts of these lengths, `steps` decode steps later, in a stage of a small model.
+    """Case: prompts of these lengths, `steps` decode steps later, in a stage of a small model.
 
     A batch in bf16 makes no step: rounding may choose another token, and that is no mistake.
     """
@@ -154,8 +157,10 @@ BATCHES = [
 
 @torch.inference_mode()
 def require_cached(stage_class: type[Stage], read: Read) -> None:
-    """Raises Wrong where `read` finds other keys and values in the learner's stage than in the course's stage that it
-    is made from, on drawn batches."""
+    """Raise Wrong if `read` finds other keys and values in the learner's stage than in its base, the course's stage.
+
+    Both run the same drawn batches.
+    """
     require_stage(stage_class)
     base = next((cls for cls in stage_class.__mro__ if cls.__module__.startswith("stages.")), None)
     if base is None:
@@ -191,7 +196,7 @@ def _read_right(base: type[Stage], batch: Batch, read: Read) -> list[list[list[K
 
 
 def require_nothing_kept(stage_class: type[Stage], model: Model) -> None:
-    """Raises Wrong when the stage holds more and more memory, although every sequence is freed."""
+    """Raise Wrong if the stage holds more and more memory, although every sequence is freed."""
     stage, held = stage_on_copy(stage_class, model, num_blocks=8), []
     for _ in range(3):
         generate(stage, [[3, 4, 5], [6] * 9], SamplingParams(max_tokens=3, ignore_eos=True))
@@ -204,7 +209,7 @@ def require_nothing_kept(stage_class: type[Stage], model: Model) -> None:
 
 
 def require_repeatable(stage_class: type[Stage], read: Read) -> None:
-    """Raises Wrong when a step that is interrupted in the model, and repeated, leaves other keys and values."""
+    """Raise Wrong if a step that is interrupted in the model, and repeated, leaves other keys and values."""
     cached = []
     for interrupted in (False, True):
         stage = stage_on_copy(stage_class, _drawn_model(2, 2), num_blocks=8)
@@ -220,11 +225,11 @@ def require_repeatable(stage_class: type[Stage], read: Read) -> None:
 
 
 class _Interrupt(BaseException):
-    """Like Ctrl-C: no `except Exception` catches it."""
+    """Interrupts as Ctrl-C does: no `except Exception` catches it."""
 
 
 def _interrupt_step(stage: Any, seqs: list[Sequence]) -> None:
-    """Begin a step, which is interrupted when the model comes to layer 1."""
+    """Begin a decode step, and interrupt it when the model comes to layer 1."""
     forward = stage.model.forward
 
     def interrupted(token_ids: Tensor, positions: Tensor, attend: Callable[..., Tensor]) -> Tensor:
@@ -240,12 +245,12 @@ def _interrupt_step(stage: Any, seqs: list[Sequence]) -> None:
 
 
 def by_sequence(stage: Any, seqs: list[Sequence]) -> list[list[KV]]:
-    """What gather_sequence gives."""
+    """Read the keys and values that gather_sequence gives, by layer and sequence."""
     return [[stage.gather_sequence(seq, layer) for seq in seqs] for layer in range(stage.config.num_layers)]
 
 
 def by_batch(stage: Any, seqs: list[Sequence]) -> list[list[KV]]:
-    """What build_batched_past gives, cut to each sequence's own tokens."""
+    """Read the keys and values that build_batched_past gives, cut to the tokens of each sequence."""
     lengths = [seq.num_cached_tokens for seq in seqs]
     past = stage.build_batched_past(seqs, max(lengths))
     c = stage.config
@@ -266,7 +271,7 @@ def by_batch(stage: Any, seqs: list[Sequence]) -> list[list[KV]]:
 
 @contextmanager
 def _nan_in_empty_tensors() -> Iterator[None]:
-    """What torch.empty and the like hold is NaN, not what happens to lie in memory: that may be what is right."""
+    """Fill new tensors of torch.empty and the like with NaN: what happens to lie in memory may be what is right."""
     was = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
@@ -285,14 +290,14 @@ def _compare(got: list[list[KV]], want: list[list[KV]], when: str) -> None:
 
 
 def _pair(pair: object, layer: int) -> KV:
-    """k and v, of a tuple, a list or a tensor of them."""
+    """Return k and v of a tuple, a list or a tensor of the two. Raises Wrong for anything else."""
     if not isinstance(pair, (tuple, list, Tensor)) or len(pair) != 2 or not all(map(torch.is_tensor, pair)):
         raise Wrong(f"layer {layer}: expected a pair of tensors (k, v), got {type(pair).__name__}")
     return pair[0], pair[1]
 
 
 def _mixed_up(got: Tensor, name: str, layer: int, i: int, want: list[list[KV]]) -> str:
-    """Name the other sequence that these keys or values belong to: of all tokens, or of the newest alone."""
+    """Say whose keys or values these are, if another's: for all tokens, or only for the newest; "" if unknown."""
     if got.dim() != 4:
         return ""
     right = want[layer][i]["kv".index(name)]
@@ -315,7 +320,7 @@ def _mixed_up(got: Tensor, name: str, layer: int, i: int, want: list[list[KV]]) 
 
 
 def _num_wrong_at_the_end(got: Tensor, right: Tensor) -> int:
-    """How many tokens, counted from the newest, are wrong, when those before them are right; 0: all, or by shape."""
+    """Count the wrong tokens at the end if all before them are right; 0 if not, and for a wrong shape."""
     if got.shape != right.shape:
         return 0
     wrong = [t for t in range(right.size(2)) if explain_tensor(got[:, :, t], right[:, :, t])]
@@ -324,17 +329,20 @@ def _num_wrong_at_the_end(got: Tensor, right: Tensor) -> int:
 
 
 def equal_step(stage_class: type[Stage], model: Model, num_seqs: int, num_tokens: int) -> Callable[[], list[int]]:
-    """A decode step of so many sequences, each with a prompt of num_tokens: what it costs is easy to say."""
+    """Make a decode step of num_seqs sequences, each with a prompt of num_tokens, so that its cost is easy to say."""
     stage = stage_on_copy(stage_class, model, num_blocks=num_seqs * (2 + num_tokens // 64))
     seqs = begin(stage, [[3 + i] * num_tokens for i in range(num_seqs)], SamplingParams())
     return lambda: decode_step(stage, seqs)
 
 
 def step_ops(stage_class: type[Stage], model: Model, span: str, num_tokens: int = NUM_TOKENS) -> Counter[str]:
-    """aten ops inside the first such span of one decode step, of NUM_SEQS equal sequences."""
+    """Count the aten ops inside the first such span of one decode step of NUM_SEQS equal sequences."""
     return count_ops(equal_step(stage_class, model, NUM_SEQS, num_tokens), span=span)
 
 
 def zeroed_tensors(ops: Counter[str]) -> int:
-    """zeros, zeros_like and new_zeros end in a zero_, full in a fill_, and on some devices a zero_ starts a fill_."""
+    """Count the tensors that were zeroed, by zero_ or fill_.
+
+    zeros, zeros_like and new_zeros end in a zero_, full in a fill_, and on some devices a zero_ starts a fill_.
+    """
     return max(ops["aten::zero_"], ops["aten::fill_"])

@@ -1,4 +1,4 @@
-"""Sequences that come, grow, go and come back, and after each step the tables of a learner's stage: for 06.3, 10.3."""
+"""Schedules for 06.3 and 10.3: sequences come, grow, go and come back; a learner's tables are compared at each step."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CHANGES = [
 
 
 def require_tables(stage_class: type[Stage], model: Model) -> None:
-    """Raises Wrong when a table is wrong after some change of the batch, and says which."""
+    """Raise Wrong if a table is wrong after some change of the batch, and say which change."""
     for changes in CHANGES:
         stage = stage_class(model, num_blocks=16, block_size=8, max_num_seqs=4)
         seqs = {name: Sequence([0]) for name in NAMES}
@@ -100,10 +100,10 @@ def play(
     hold: Hold = _hold,
     step: Step = _step,
 ) -> None:
-    """Raises Wrong when a schedule ends with a wrong table.
+    """Raise Wrong if a schedule ends with a wrong table.
 
     hold(stage, seq, num_tokens) lets a sequence come; step(stage, seqs, when) builds the tables of a decode step and
-    compares them. Both as stages 06 to 09 do it, unless others are given.
+    compares them. By default both work as in stages 06 to 09.
     """
     stage = stage_class(model, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, max_num_seqs=len(NAMES))
     seqs = {name: Sequence([0]) for name in NAMES}
@@ -124,10 +124,9 @@ def _play(stage: Any, seqs: dict[str, Sequence], calls: tuple[Call, ...], when: 
 
 
 def require_long_life(stage_class: type[Stage], model: Model, hold: Hold = _hold, step: Step = _step) -> None:
-    """Raises Wrong when a table is wrong in a long run, in which what a stage remembers a row by comes again: a hash of
-    8 bits, or a version number of 16.
+    """Raise Wrong if a table is wrong in a run so long that a short key of its rows repeats.
 
-    hold, step: as for `play`.
+    Such a key is a hash of 8 bits, or a version number of 16 bits. hold, step: see `play`.
     """
     stage = stage_class(model, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, max_num_seqs=len(NAMES))
     seqs = {name: Sequence([0]) for name in NAMES}
@@ -145,7 +144,7 @@ def require_long_life(stage_class: type[Stage], model: Model, hold: Hold = _hold
 
 @cache
 def _comes_and_goes() -> tuple[Call, ...]:
-    """Sequences come, are decoded alone and go, each while another one holds blocks: that shuffles the free ones."""
+    """Make calls that shuffle the free blocks: sequences come, are decoded alone and go while another holds blocks."""
     rng = Random(0)
     calls: list[Call] = []
     for _ in range(2_000):
@@ -162,7 +161,7 @@ def describe_schedule(*calls: Call) -> str:
 
 
 def schedule(text: str) -> tuple[Call, ...]:
-    """From "A12 AB !B -A": A comes with 12 tokens, A and B are decoded in one step, a step of B fails, A is freed."""
+    """Parse "A12 AB !B -A": A comes with 12 tokens, a step decodes A and B, a step of B fails, A is freed."""
     calls: list[Call] = []
     for word in text.split():
         if word.startswith("-"):
@@ -177,7 +176,7 @@ def schedule(text: str) -> tuple[Call, ...]:
 
 
 def _draw_schedule(rng: Random) -> tuple[Call, ...]:
-    """Ends with a step, and makes many: sequences that are there are decoded in any order."""
+    """Draw a schedule with many steps, the last call among them; a step decodes some of the sequences in any order."""
     held: list[str] = []
     words = []
     for _ in range(rng.randint(3, 14)):

@@ -1,4 +1,4 @@
-"""What checkers of answers that return tensors share: the pair taken apart, and what was handed in left as it was."""
+"""Checks of answers that return tensors: take the returned pair apart, and see that the inputs did not change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .wrong import Wrong
 
 
 def named_tensors(got: object, *names: str) -> dict[str, Tensor]:
-    """What the answer returned by name. Raises Wrong unless it is so many tensors, in a tuple or a list."""
+    """Name the tensors that the answer returned. Raises Wrong unless it is a tuple or a list of as many tensors."""
     if not isinstance(got, (tuple, list)) or len(got) != len(names):
         raise Wrong(f"expected ({', '.join(names)}), got {type(got).__name__}")
     if not all(map(torch.is_tensor, got)):
@@ -21,7 +21,7 @@ def named_tensors(got: object, *names: str) -> dict[str, Tensor]:
 
 
 def require_unchanged(before: Iterable[Tensor], after: Iterable[Tensor], names: Iterable[str], why: str = "") -> None:
-    """Raises Wrong, naming the first tensor that the answer has changed. NaN is equal to NaN."""
+    """Raise Wrong, naming the first tensor that the answer has changed. NaN is equal to NaN."""
     for old, new, name in zip(before, after, names, strict=True):
         if not torch.equal(old.nan_to_num(12345.0), new.nan_to_num(12345.0)):
             raise Wrong(f"{name} was handed in, and you have changed it{why}")

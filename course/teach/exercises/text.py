@@ -44,9 +44,9 @@ PARTS = {
 
 @dataclass(frozen=True)
 class Text:
-    """stub: the code of the learner's cell as handed out. task and hints: text for view.prose.
+    """Text of an exercise. stub: the code of the learner's cell as handed out. task and hints: text for view.prose.
 
-    difficulty and importance: 1 to 5. Important is what later lessons and real engines rest on.
+    difficulty and importance: 1 to 5. What later lessons and real engines rest on is important.
     """
 
     id: str
@@ -77,7 +77,7 @@ class Text:
 
 
 def text_of(exercise_id: str) -> Text:
-    """Raises ValueError when the lesson's file has no such section, or the section has not what it needs."""
+    """Read the text of an exercise. Raises ValueError if the lesson's file has no such section, or it is incomplete."""
     path = Path(__file__).parents[1] / f"lesson{exercise_id[:2]}" / "exercises.md"
     texts = read_texts(path)
     if exercise_id not in texts:
@@ -87,7 +87,7 @@ def text_of(exercise_id: str) -> Text:
 
 @cache
 def read_texts(path: Path) -> dict[str, Text]:
-    """Exercise id -> its section. Raises ValueError that names the file, the section and what is missing."""
+    """Map each exercise id to its section. Raises ValueError that names the file, the section and what is missing."""
     _, *sections = re.split(r"^## ", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
     texts: dict[str, Text] = {}
     for section in sections:
@@ -117,6 +117,6 @@ def _parse(heading: str, body: str) -> Text:
 
 
 def _joined(text: str) -> str:
-    """The lines of a paragraph as one; an item of a list begins a line of its own."""
+    """Join the lines of each paragraph. An item of a list begins its own line."""
     paragraphs = re.split(r"\n\s*\n", text.strip())
     return "\n\n".join(re.sub(r"\s*\n(?!- )\s*", " ", paragraph) for paragraph in paragraphs)

@@ -22,7 +22,7 @@ Entry = dict[str, Any]
 
 
 def place() -> Path | None:
-    """The file: $ROSEINFER_PROGRESS, or in the user's data folder. None when ROSEINFER_PROGRESS=off."""
+    """Return the record's file: $ROSEINFER_PROGRESS, or in the user's data folder. None if ROSEINFER_PROGRESS=off."""
     chosen = os.environ.get(PLACE)
     if chosen:
         return None if chosen == OFF else Path(chosen).expanduser()
@@ -35,12 +35,12 @@ def note_attempt(exercise_id: str, passed: bool) -> None:
 
 
 def note_guess(label: str, guess: float, measured: float | None = None) -> None:
-    """measured: None until it is revealed."""
+    """Add a guess to the record. measured: None until it is revealed."""
     _add({"prediction": label, "guess": guess, "measured": measured})
 
 
 def entries() -> list[Entry]:
-    """All attempts and guesses, oldest first. A damaged file is reported and set aside; its sound lines stay."""
+    """Read all attempts and guesses, oldest first. A damaged file is reported and set aside; its sound lines stay."""
     try:
         path = place()
         if path is None or not path.exists():
@@ -56,7 +56,7 @@ def entries() -> list[Entry]:
 
 
 def clear() -> Path | None:
-    """Begin again. Returns the file in which the record so far is kept; None when there was none. Raises OSError."""
+    """Begin again. Returns the file in which the old record is kept, None when there was none. Raises OSError."""
     path = place()
     if path is None or not path.exists():
         return None
@@ -77,7 +77,7 @@ def _add(entry: Entry) -> None:
 
 
 def _parse(line: bytes) -> Entry | None:
-    """None for a line that is no entry."""
+    """Parse a line of the record; None if it is not an entry."""
     try:
         entry = json.loads(line)
     except ValueError:

@@ -23,7 +23,7 @@ LEGEND = (("✓", PASSED, "passed"), ("…", TRIED, "tried"), ("&nbsp;", NOT_TRI
 
 
 class Marks(Protocol):
-    """What is known of the exercises. attempts: up to the first that passed. state: in words."""
+    """What is known of the exercises. attempts: number up to the first that passed. state: in words."""
 
     @property
     def exercises(self) -> Sequence[Exercise]: ...
@@ -38,7 +38,7 @@ class Marks(Protocol):
 
 
 def exercise_grid(marks: Marks) -> str:
-    """One column per lesson. A cell has the exercise's number and a sign; its tooltip has the title and the state."""
+    """Make a table with a column per lesson: a cell has a number and a sign, its tooltip the title and the state."""
     lessons = [(name, list(own)) for name, own in groupby(marks.exercises, lesson_of)]
     head = "".join(f"<th style='{EMPTY}; text-align: center'>{name}</th>" for name, _ in lessons)
     rows = zip_longest(*(own for _, own in lessons))

@@ -27,7 +27,7 @@ class Guess:
 
     @property
     def factor(self) -> float:
-        """1 when right; see predict.factor_between."""
+        """The factor between guess and measured number, 1 when right (predict.factor_between)."""
         return factor_between(self.guess, self.measured)
 
     def in_words(self) -> str:
@@ -40,7 +40,7 @@ class Guess:
 
 @dataclass(frozen=True, repr=False)
 class Predictions(View):
-    """guesses: those whose number has been revealed. waiting: how many have not."""
+    """View of all guesses. guesses: those whose number has been revealed. waiting: how many have not."""
 
     guesses: list[Guess]
     waiting: int
@@ -69,7 +69,7 @@ class Predictions(View):
 
 
 def predictions() -> Predictions:
-    """All guesses so far, of all notebooks; a guess counts as it stood when its number was first revealed."""
+    """Collect the guesses of all notebooks so far. A guess counts as it stood when its number was first revealed."""
     found: dict[str, tuple[float, float | None]] = {}
     for entry in journal.entries():
         label = entry.get("prediction")
@@ -80,7 +80,7 @@ def predictions() -> Predictions:
 
 
 def _picture(guesses: list[Guess], words: str) -> str:
-    """An <img> with one row per guess. Empty when a logarithmic axis has room for none."""
+    """Draw an <img> with one row per guess. It is empty if no guess fits on a logarithmic axis."""
     rows: list[dict[str, Any]] = [
         {"guess": f"{i}. {g.label}", "ratio": g.guess / g.measured, "times": g.factor}
         for i, g in enumerate(guesses, 1)

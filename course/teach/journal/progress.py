@@ -15,7 +15,10 @@ from .exercise_grid import exercise_grid
 
 @dataclass(frozen=True, repr=False)
 class Progress(View):
-    """exercises: of the whole course. attempts: up to the first that passed. note: where the record is, in html."""
+    """View of the passed exercises. exercises: of the whole course. attempts: number up to the first that passed.
+
+    note: where the record is, in HTML.
+    """
 
     exercises: list[Exercise]
     passed: frozenset[str]
@@ -68,10 +71,10 @@ def _duration(minutes: int) -> str:
 
 
 def progress(*, reset: bool = False) -> Progress:
-    """What teach.check has passed so far, in all notebooks; reset=True starts again and keeps the old file beside.
+    """Show what teach.check has passed so far, in all notebooks. reset=True starts again and keeps the old file.
 
-    The record is a small file in the user's data folder, or the one that ROSEINFER_PROGRESS names; its value "off"
-    keeps none. Raises OSError when the file cannot be reset.
+    The record is a small file in the user's data folder, or the file that ROSEINFER_PROGRESS names; with the value
+    "off" there is none. Raises OSError when the file cannot be reset.
     """
     aside = journal.clear() if reset else None
     passed: set[str] = set()

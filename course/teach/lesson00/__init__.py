@@ -1,1 +1,1 @@
-"""What lesson 00 alone needs."""
+"""Helpers and checkers of lesson 00."""

@@ -11,7 +11,7 @@ from roseinfer.profiling import Machine, decode_floor
 
 
 def draw_recompute(prompt_len: int, new_tokens: int) -> Chart:
-    """Tokens that each step has to compute, without a cache and with one."""
+    """Chart how many tokens each step has to compute, without a cache and with one."""
     import altair as alt
     import pandas as pd
 
@@ -47,7 +47,7 @@ def draw_recompute(prompt_len: int, new_tokens: int) -> Chart:
 
 
 def draw_floors(shapes: dict[str, ModelConfig], machine: Machine, batch_sizes: List[int], context_len: int) -> Chart:
-    """Tokens a second that one decode step could reach here at most, against the batch size, for each shape."""
+    """Chart the most tokens a second that a decode step could reach here, against the batch size, for each shape."""
     import altair as alt
 
     rows = [

@@ -36,7 +36,7 @@ SHAPE = ModelConfig(
 
 
 class Cache(NamedTuple):
-    """A case of an exercise about bytes: some model's shape, cached tokens, bytes a value."""
+    """Case of an exercise about bytes: the shape of a model, how many tokens it caches, and the bytes of a value."""
 
     layers: int
     heads: int
@@ -160,7 +160,7 @@ MOST_NEW = 6
 
 @cache
 def _greedy(prompt: tuple[int, ...]) -> list[int]:
-    """A token more than any case asks for."""
+    """Return the reference's greedy tokens for a prompt, one token more than any case asks for."""
     return reference_generate(drawn_model(), [list(prompt)], MOST_NEW + 1)[0]
 
 
@@ -207,7 +207,7 @@ def decode_loop(answer: Callable[[Stage, list[int], int], list[int]], stage_clas
 
 
 def _run_loop(answer: Callable[..., Any], stage: Stage, prompt: list[int], max_tokens: int) -> tuple[Any, str | None]:
-    """What the answer returns, and what is wrong with how it came by that."""
+    """Run a learner's decode loop; return what it gives, and what is wrong with how it got there (None: nothing)."""
     free, calls, given = stage.num_free_blocks, _count_calls(stage), list(prompt)
     got = answer(stage, given, max_tokens)
     complaint = explain_counts(calls, {"prefill": 1, "decode": max_tokens - 1})
@@ -220,7 +220,7 @@ def _run_loop(answer: Callable[..., Any], stage: Stage, prompt: list[int], max_t
 
 
 def _count_calls(stage: Stage) -> Counter[str]:
-    """How often prefill and decode of this stage are called from now on."""
+    """Count from now on how often prefill and decode of this stage are called."""
     calls: Counter[str] = Counter()
 
     def counted(name: str) -> Callable[..., Tensor]:

@@ -29,9 +29,10 @@ NAMED = {
 
 @dataclass(frozen=True)
 class Lane:
-    """One stage's run. Of each token of the text: when it is there, what it adds, and the bytes of all steps so far.
+    """One stage's run. Each list has an entry per token: when it is ready, its text, and the bytes moved up to it.
 
-    needed: weights and cache, read once in each step. copied: what the stage itself copies, read and written.
+    needed: bytes of weights and cache, read once in each step. copied: bytes that the stage itself copies, read and
+    written.
     """
 
     name: str
@@ -42,7 +43,7 @@ class Lane:
 
 
 def race_spec(lanes: Sequence[Lane], prompt: str, batch_size: int, text: str) -> dict[str, Any]:
-    """Lanes two by two; a slider over the time of the slowest and a play button."""
+    """Lay out the lanes in two columns, with a play button and a slider over the time of the slowest stage."""
     last = ceil(max(lane.ends_ms[-1] for lane in lanes))
     tick = max(1, round(last * TICK_MS / PLAY_MS))
     pieces = [list(_placed(lane, prompt)) for lane in lanes]
@@ -82,7 +83,10 @@ def _filter(condition: str) -> dict[str, str]:
 
 
 def _signals(end: int, tick: int) -> Rows:
-    """time: ms of the measured run; while it plays, `tick` more every TICK_MS, up to the end of the slowest."""
+    """Make the signal time, in ms of the measured run, and the play button.
+
+    While it plays, time grows by `tick` ms every TICK_MS, up to `end`, where the slowest stage is done.
+    """
     timer = {"type": "timer", "throttle": TICK_MS}
     bind = {"input": "range", "min": 0, "max": end, "step": 1, "name": f"0 to {end:,} ms: "}
     time = {
@@ -99,7 +103,7 @@ def _signals(end: int, tick: int) -> Rows:
 
 
 def _placed(lane: Lane, prompt: str) -> Iterator[dict[str, Any]]:
-    """The pieces of the text, each on its line and with its place there."""
+    """Place the prompt and the text of each token of a lane on lines; yield when each appears, and where."""
     line, x, widest = 0, 0.0, LANE - 2 * PAD
     for number, piece in enumerate([prompt, *lane.pieces]):
         shown = piece.replace("\n", "⏎").replace(" ", "␣" if number else " ")
@@ -148,7 +152,7 @@ def _marks(height: float) -> Rows:
 
 
 def _meter(down: int, says: str, **parts: str) -> Rows:
-    """A sentence, and below it the bar: its parts side by side."""
+    """Make the marks of a meter: a sentence, and below it a bar whose parts lie side by side."""
     marks = [_mark("text", "states", dy=down + 10, text=f"@{says}", **_ink(11))]
     before = ""
     for part, colour in parts.items():
@@ -175,7 +179,7 @@ def _ink(size: int = SIZE) -> dict[str, Any]:
 
 
 def _mark(kind: str, data: str, **channels: Any) -> dict[str, Any]:
-    """A mark at its row's x and y. "@name" is a field of the row, anything else a value."""
+    """Make a mark at the x and y of its row. In channels, "@name" is a field of the row, anything else a value."""
     encoded = {"x": {"field": "x"}, "y": {"field": "y"}}
     for channel, value in channels.items():
         is_field = isinstance(value, str) and value.startswith("@")

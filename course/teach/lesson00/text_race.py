@@ -78,18 +78,18 @@ def _seconds(run: Run) -> float:
 
 
 def _ends(run: Run) -> list[float]:
-    """When each token of a sequence is there, in ms from the start of the prefill."""
+    """Return when each token of a sequence is ready, in ms from the start of the prefill."""
     return [1e3 * end for end in accumulate((run.prefill_seconds, *run.step_seconds))]
 
 
 def _pieces(tokenizer: Tokenizer, prompt_ids: List[int], output_ids: List[int]) -> list[str]:
-    """The text of each token, such that they join to the whole text even where a character has several tokens."""
+    """Return the text of each token; joined they are the whole text, even where a character has several tokens."""
     texts = [tokenizer.decode([*prompt_ids, *output_ids[:n]]) for n in range(len(output_ids) + 1)]
     return [after[len(before) :] for before, after in zip(texts, texts[1:], strict=False)]
 
 
 def _sums(entrant: StageContender) -> tuple[list[int], list[int]]:
-    """Bytes that are needed, and bytes that the stage copies, up to each token; the prefill's are left out."""
+    """Sum up the bytes that are needed, and those that the stage copies, up to each token; leave out the prefill's."""
     stage, seqs = entrant.at_step(0)
     config, dtype = entrant.model.config, entrant.model.dtype
     needed, copied = [0], [0]

@@ -33,7 +33,7 @@ def walk_tokens(tokenizer: Tokenizer, prompt_ids: list[int], output_ids: list[in
 
 
 def _row(title: str, texts: list[str], cached: int) -> Panel:
-    """The known tokens and, after an arrow, the new one, in as many lines as they need."""
+    """Show the known tokens, the first `cached` of them cached, and after an arrow the new one, in lines."""
     cells, row, x = [], 0, 0.0
     colours = ["" if i < cached else NOW for i in range(len(texts) - 1)]
     for text, colour, outline in [*((t, c, "") for t, c in zip(texts, colours, strict=False)), ("→", "", "none")]:

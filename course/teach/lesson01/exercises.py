@@ -38,7 +38,7 @@ def _num_shorter(lengths: list[int]) -> int:
 
 
 def naive_gather_ops(num_layers: int, lengths: list[int]) -> dict[str, int]:
-    """Ops of s01's gather in one step: K and V for each (layer, sequence)."""
+    """Count the ops of stage 01's gather in one step: it gathers K and V for each (layer, sequence)."""
     shorter = _num_shorter(lengths)
     blocks = sum(-(-n // BLOCK_SIZE) for n in lengths)
     return {
@@ -102,7 +102,7 @@ def expected_count(op: str) -> Expected:
 
 
 def _step(rng: Random) -> Case:
-    """Draw lengths: some come twice, some fill their blocks."""
+    """Draw the lengths of a batch: some lengths occur twice, and some fill their blocks."""
     lengths = [rng.choice((rng.randint(1, 20), rng.randint(1, 150), 64, 128, 5)) for _ in range(rng.randint(1, 5))]
     return rng.randint(1, 6), lengths
 

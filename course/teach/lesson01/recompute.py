@@ -15,7 +15,7 @@ from roseinfer.stage import Stage
 
 
 class Recompute(Stage):
-    """Keeps nothing: each step computes every text again, one after another."""
+    """Keeps no cache: each step computes the whole text of every sequence again, one after another."""
 
     def decode(self, seqs: list[Sequence]) -> Tensor:
         with span("roseinfer.decode_step_sessions.total"), span("roseinfer.model.forward"):
@@ -33,7 +33,7 @@ class Recompute(Stage):
 
 
 class RecomputeBatch(Recompute):
-    """Computes every text again, all in one forward, padded at the end, where causal attention does not look."""
+    """Computes all texts again in one forward, padded at the end, which causal attention never looks at."""
 
     @torch.inference_mode()
     def recompute(self, texts: list[list[int]]) -> Tensor:

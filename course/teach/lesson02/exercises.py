@@ -72,7 +72,10 @@ MISTAKEN_PADDED: dict[str, Callable[[list[int]], float]] = {
 
 
 def bytes_of(tokens: Callable[[list[int]], int], mistaken: Mapping[str, Callable[[list[int]], float]]) -> Expected:
-    """Bytes of K and V of `tokens` tokens. mistaken: wrong numbers of tokens; wrong shapes are added to them."""
+    """Expect the bytes of K and V of `tokens` tokens.
+
+    mistaken: wrong numbers of tokens, by what is wrong with them. Mistakes about the shape are added to them.
+    """
 
     def with_tokens(
         tokens: Callable[[list[int]], Any], nbytes: Callable[[Cache], float] = lambda cache: cache.nbytes
@@ -99,7 +102,7 @@ register(
 
 
 def _row(blocks: list[Tensor], num_tokens: int, room: int) -> Case:
-    """room: slots of `out` after the tokens of the sequence."""
+    """Make a case: blocks, the number of their tokens, and a tensor `out` with `room` more slots than tokens."""
     heads, _, dim = blocks[0].shape
     return blocks, num_tokens, torch.full((heads, num_tokens + room, dim), 9.0, dtype=blocks[0].dtype)
 

@@ -8,7 +8,7 @@ from roseinfer.display.figure import PALETTE
 
 
 def draw_append(batch_size: int, num_tokens: int) -> Grid:
-    """The batch after attention, [B, H_kv, T + 1, D], and two ways to take the new column out of it."""
+    """Draw the batch after attention, [B, H_kv, T + 1, D], and two ways to take the new token's column out of it."""
     rows, columns = range(batch_size), range(num_tokens + 1)
     batch = [Cell(row, token, colour=PALETTE[0] if token == num_tokens else "") for row in rows for token in columns]
     cuts = {

@@ -69,7 +69,7 @@ INTEGERS = {"": 0, "an integer is a select, never a slice": 1}
 
 
 def _miscounts() -> dict[str, Callable[..., int]]:
-    """Combine the mistakes: each alone, then several at once."""
+    """Combine the mistakes in counting slices: each mistake alone, then several together."""
 
     def counting(ranges: Callable, colons: Callable, integer: int) -> Callable[..., int]:
         def count(index: tuple, shape: tuple[int, ...], colon_is_free: bool) -> int:
@@ -163,7 +163,7 @@ TOLERANCE = 1e-5
 
 
 def broken_stages(right: type[Any]) -> dict[type[Stage], tuple[str, str]]:
-    """Stages made from the right one: each with what it does wrong, and which prompts would show it."""
+    """Make broken variants of the right stage; each comes with what it does wrong, and which prompts would show it."""
 
     class ReadsPadding(right):
         """Attends to every column of the batch."""
@@ -174,7 +174,7 @@ def broken_stages(right: type[Any]) -> dict[type[Stage], tuple[str, str]]:
             return step
 
     class FirstBlockAlone(right):
-        """Gathers a sequence's first block, and no other."""
+        """Gathers only the first block of each sequence."""
 
         def filled_blocks(self, seq: Sequence, layer: int, num_tokens: int) -> Iterator[Any]:
             return itertools.islice(super().filled_blocks(seq, layer, num_tokens), 1)

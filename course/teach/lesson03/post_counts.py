@@ -23,7 +23,7 @@ Index = tuple[int | slice, ...] | slice
 
 
 def append_counts(batch_sizes: List[int]) -> Table:
-    """Ops of stage 02's append on the post's torch, for batches of these sizes, and whether the post counted them."""
+    """Count the ops of stage 02's append on the post's torch for these batch sizes; say if the post counted them."""
     counted = post_table("000", "append_before").set_index("name")["n"]
     rows = []
     for size in batch_sizes:
@@ -44,7 +44,10 @@ def append_ops(batch_size: int) -> dict[str, int]:
 
 
 def slice_counts(x: Tensor, expressions: Mapping[str, Index]) -> Table:
-    """aten::slice calls of x[index]: counted on this torch, and before 2.9 by the rule. expressions: text -> index."""
+    """Count the aten::slice calls of x[index]: measured on this torch, and by the rule that held before 2.9.
+
+    expressions: maps the text of an expression to its index.
+    """
     rows = []
     for text, index in expressions.items():
         parts = index if isinstance(index, tuple) else (index,)
@@ -55,7 +58,7 @@ def slice_counts(x: Tensor, expressions: Mapping[str, Index]) -> Table:
 
 
 def gather_counts(batches: Mapping[str, List[int]]) -> Table:
-    """Slices of the preallocated gather for these cached lengths, on the post's torch and on this one."""
+    """Count the slices of the preallocated gather for these cached lengths, on the post's torch and on this one."""
     counted = int(post_table("000", "gather_after").set_index("name").loc["aten::slice", "n"])
     rows = []
     for name, lengths in batches.items():
@@ -69,7 +72,7 @@ def gather_counts(batches: Mapping[str, List[int]]) -> Table:
 def gather_slices(lengths: List[int], version: tuple[int, int] | None = None) -> int:
     """Count the slices of out[:, 0:n, :] = block[:, 0:n, :], for K and V of each (layer, sequence).
 
-    lengths: below a block's size. version: of torch, by default the one that runs here.
+    lengths: shorter than a block. version: of torch; None: the one that runs here.
     """
     heads, dim = SHAPE.num_kv_heads, SHAPE.head_dim
     return sum(

@@ -1,1 +1,1 @@
-"""What lesson 04 alone needs."""
+"""Helpers and checkers of lesson 04."""

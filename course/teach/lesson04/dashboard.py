@@ -45,20 +45,20 @@ def dashboard(
     dtype: str = "float32",
     repeat: bool = False,
 ) -> Dashboard:
-    """A panel to choose from `stages` (classes from a cell too) and the rest, and to watch them decode in turn.
+    """Make a panel in which you choose some of `stages` (classes from a cell too) and watch them decode in turn.
 
-    The other arguments are what the panel starts with, and of the stages the first one is chosen. repeat: begin again
-    with the first until Stop. Nothing runs before Start. Raises ValueError for a bad argument.
+    The other arguments are what the panel starts with; the first stage is selected. repeat: start again with the first
+    stage, until Stop. Nothing runs before Start. Raises ValueError for a bad argument.
     """
     chosen: tuple[Any, ...] = tuple(stages) if isinstance(stages, (list, tuple)) else (stages,)
     return Dashboard(RunSettings(chosen, model, batch_size, prompt_len, max_new_tokens, dtype, repeat))
 
 
 class Dashboard(ipywidgets.VBox):
-    """The panel. Its repr says what it was made with. start, stop, pin and wait do what its buttons do.
+    """Panel of `dashboard`. Its repr says what it was made with; start, stop, pin and wait do what its buttons do.
 
-    It decodes in a background thread, so other cells can be run meanwhile. A bad choice is told in the panel. A run
-    that another panel of this kernel has under way is stopped by Start, one of this panel is not.
+    It decodes in a background thread, so other cells can be run meanwhile. The panel reports a bad choice. Start stops
+    a run that another panel of this kernel has under way, but not one of this panel.
     """
 
     def __init__(self, settings: RunSettings, clock: Clock = perf_counter) -> None:
@@ -80,13 +80,13 @@ class Dashboard(ipywidgets.VBox):
         return f"Dashboard({named}, {self._settings})"
 
     def _ipython_display_(self) -> None:
-        """Table and chart are outputs of their own, which JupyterLab draws again in their place and saves."""
+        """Display the table and the chart as outputs of their own, which JupyterLab updates in place and saves."""
         display(self._repr_mimebundle_(), raw=True)
         shown = [(view, show_live(view)) for view in (self._table, self._chart)]
         self._shown += [(view, handle) for view, handle in shown if handle is not None]
 
     def start(self) -> None:
-        """Decode what is chosen now. Refused, in the panel, while this panel's run is under way."""
+        """Decode with the current choices. While this panel's run is under way, the panel refuses."""
         with self._guard:
             if self.run is not None and self.run.running:
                 self._say(ALREADY)
@@ -108,7 +108,7 @@ class Dashboard(ipywidgets.VBox):
                 self.run.stop()
 
     def pin(self) -> None:
-        """Take what runs now, or ran last, as baseline: the stage's latest whole batch, or this one as it stands."""
+        """Pin as baseline the current (or last) stage's latest whole batch, or its batch so far if none is whole."""
         with self._guard:
             if self.run is None or self.run.current is None or not self.run.current.steps:
                 self._say(NOTHING_TO_PIN)
@@ -118,7 +118,7 @@ class Dashboard(ipywidgets.VBox):
             self._draw_results(self.run)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until the run is over, then True; False after timeout seconds. An interrupt stops the run."""
+        """Wait until the run is over. Returns False if it is not after timeout seconds. An interrupt stops the run."""
         if self.run is None:
             return True
         try:
@@ -129,7 +129,7 @@ class Dashboard(ipywidgets.VBox):
 
     @property
     def message(self) -> str:
-        """The line of the panel that tells of a refusal or an error, as HTML."""
+        """The panel's line for a refusal or an error, as HTML."""
         return self._message.value
 
     def _chosen(self) -> RunSettings:
@@ -210,7 +210,7 @@ def _button(label: str, icon: str, act: Callable[[], None]) -> ipywidgets.Button
 
 
 def _failure(error: Exception) -> str:
-    """The error's own line; where it came from is folded away."""
+    """Format an error as HTML: its own line, and the traceback folded away."""
     trace = "".join(traceback.format_exception(error))
     return (
         f'<div><b>{type(error).__name__}:</b> {html.escape(str(error))}</div><details style="{MUTED}">'

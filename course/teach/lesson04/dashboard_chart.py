@@ -18,7 +18,7 @@ EVERY = 4  # steps between two points of a line
 
 
 class RunChart(Chart):
-    """Made once, since that takes longer than many a step; `show` puts the numbers of now into its spec."""
+    """Chart of a run, made once because that takes longer than many steps; `show` puts the latest numbers into it."""
 
     def __init__(self) -> None:
         import altair as alt
@@ -47,7 +47,7 @@ class RunChart(Chart):
         self._palette = self.spec["hconcat"][0]["encoding"]["color"]["scale"]
 
     def show(self, lanes: list[tuple[Lane, str]], baseline: Lane | None) -> None:
-        """lanes: each with its label; the line of `baseline` is dashed."""
+        """Put the numbers of these lanes, each with its label, into the chart. The line of `baseline` is dashed."""
         phases, speeds = [], []
         for lane, label in lanes:
             for phase, seconds in lane.phase_seconds().items():
@@ -62,6 +62,6 @@ class RunChart(Chart):
         self.spec["datasets"] = {"phases": phases, "speeds": speeds}
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Without the picture, which would take time from the steps; of a run that has not begun the text alone."""
+        """Leave out the picture, which would take time from the steps. Before the first `show` there is only text."""
         bundle = {"text/plain": repr(self)} | ({VEGA_LITE: self.spec} if "datasets" in self.spec else {})
         return bundle, {VEGA_LITE: EMBED}

@@ -23,8 +23,10 @@ FORMATS = {"step ms": "{:,.2f}", "tok/s": "{:,.0f}", "of the floor": "{:.1%}", A
 
 
 class RunTable:
-    """A row for each stage, as the run stood when it was drawn last; empty before. An output, not a widget: it stays in
-    the saved notebook."""
+    """Table with a row for each stage, as of the last `show`; empty before.
+
+    It is an output, not a widget, so it stays in the saved notebook.
+    """
 
     def __init__(self) -> None:
         self._html = ""
@@ -40,7 +42,7 @@ class RunTable:
 
 
 def progress(run: LiveRun) -> str:
-    """Where the run stands, and its pool."""
+    """Show as HTML how far the run is, and how much of its pool is in use."""
     return _styled(_where(run) + (_pool(run.current) if run.current else ""))
 
 
@@ -49,7 +51,7 @@ def _styled(parts: str) -> str:
 
 
 def rows_of(run: LiveRun, baseline: Lane | None) -> list[tuple[Lane, str]]:
-    """Each lane with steps, and its label; the pinned baseline comes first."""
+    """List each lane that has steps with its label. The pinned baseline comes first."""
     rows = [(lane, f"{'▶ ' if lane is run.current else ''}{lane.name}") for lane in run.lanes.values() if lane.steps]
     if rows and baseline is not None:
         rows.insert(0, (baseline, f"baseline: {baseline.name}"))
@@ -75,7 +77,7 @@ def _progress(value: int, whole: int, label: str) -> str:
 
 
 def _table(rows: list[tuple[Lane, str]], baseline: Lane | None) -> str:
-    """The phases are in the chart: a column for each would not fit the page."""
+    """Format the rows as HTML, without a column for each phase: these would not fit the page and are in the chart."""
     import pandas as pd
 
     frame = pd.DataFrame([_cells(lane, label, baseline) for lane, label in rows])

@@ -32,14 +32,14 @@ LARGEST_ID = 70_000
 
 
 def _tables(rng: Random, num_tokens: list[int], block_size: int) -> Tables:
-    """Block ids for so many tokens a sequence, and sometimes for one block more, as after a step has reserved it."""
+    """Draw block ids for so many tokens a sequence; sometimes one block more, as after a step has reserved it."""
     widths = [-(-n // block_size) + rng.choice((0, 0, 1)) for n in num_tokens]
     ids = iter(rng.sample(range(rng.choice((10 * sum(widths), LARGEST_ID))), sum(widths)))
     return [[next(ids) for _ in range(width)] for width in widths]
 
 
 def on_lists(answer: Callable[..., object], *case: object) -> object:
-    """What the answer returns, once it is known to leave the engine's lists alone."""
+    """Return what the answer returns. Raises Wrong if it has changed the lists of the engine that it was given."""
     given = copy.deepcopy(case)
     got = answer(*case)
     for before, after in zip(given, case, strict=True):
@@ -84,7 +84,7 @@ def _gather_with(answer: Callable[..., object], tables: Tables, longest: int, si
 
 
 def _blocks(tables: Tables, longest: int, size: int, padding: Callable[[list[int]], int] = lambda row: 0) -> Tensor:
-    """padding: the block that stands for tokens past the row's own."""
+    """Return the block of each token [B, longest]. padding: chooses a row's block for tokens past its own blocks."""
     return torch.tensor(
         [[row[t // size] if t // size < len(row) else padding(row) for t in range(longest)] for row in tables]
     )
@@ -152,7 +152,7 @@ APPENDS = [
 
 
 def _row_of_each(place: Callable[[list[int], int, int], int]) -> Callable[[Tables, list[int], int], Tensor]:
-    """A batch's answer, made of that of one sequence."""
+    """Make an answer for a batch from `place`, which answers for one sequence."""
     return lambda tables, num_cached, size: torch.tensor(
         [place(row, n, size) for row, n in zip(tables, num_cached, strict=True)]
     )
@@ -233,7 +233,7 @@ STEPS = ((1, 3), (4, 40), (3, 64), (9, 70))  # sequences, and tokens of each
 
 
 def _tokens(stage_class: type[Stage], model: Model, prompts: list[list[int]], block_size: int = 64) -> str | None:
-    """What is wrong with the stage's tokens, if anything."""
+    """Say what is wrong with the tokens of the stage; None if nothing is."""
     stage = stage_class(model, num_blocks=32, block_size=block_size)
     try:
         seqs = generate(stage, prompts, SamplingParams(max_tokens=8, ignore_eos=True))
@@ -243,7 +243,10 @@ def _tokens(stage_class: type[Stage], model: Model, prompts: list[list[int]], bl
 
 
 def _budget(model: Model, num_seqs: int, num_tokens: int) -> int:
-    """Bytes: every column gathered once, the new token put in its column and in the pool, and two index tensors."""
+    """Return the bytes of a step: each column gathered once, the new token stored twice, and two index tensors.
+
+    The new token is written to its column in the batch and to the pool.
+    """
     c = model.config
     token = 2 * c.num_layers * c.num_kv_heads * c.head_dim * model.dtype.itemsize
     columns = num_seqs * (num_tokens + 1)

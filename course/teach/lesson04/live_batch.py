@@ -22,12 +22,12 @@ UNLABELLED = "unlabelled"
 
 
 def step_spans(clock: Clock) -> SpanTimes:
-    """A listener to the spans right inside a decode step."""
+    """Make a listener to the spans directly inside a decode step."""
     return SpanTimes(lambda name, around: around == DECODE, clock)
 
 
 def phase_seconds(spans: Iterable[TimedSpan]) -> dict[str, float]:
-    """Seconds of each phase; a span of another name is a phase of its own."""
+    """Sum up the seconds of each phase. A span whose name is in no phase is a phase of its own."""
     seconds: dict[str, float] = {}
     for span in spans:
         phase = PHASES.get(span.name, span.name)
@@ -37,7 +37,7 @@ def phase_seconds(spans: Iterable[TimedSpan]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Step:
-    """seconds: the whole step, sampling included. phases: seconds of those that have a span."""
+    """One decode step. seconds: the whole step, sampling included. phases: seconds of each phase that has a span."""
 
     seconds: float
     phases: dict[str, float]
@@ -45,10 +45,10 @@ class Step:
 
 @dataclass(eq=False)
 class Lane:
-    """One batch of one stage. floor: the least seconds of a decode step in which each sequence has so many tokens.
+    """One batch of one stage. floor: maps a context length to the least seconds that its decode step can take.
 
-    Every number is of the median step so far, so that one slow step moves none of them. Blocks are those of the fullest
-    layer. caveat: why the times say nothing, if so.
+    Every number is that of the median step so far, so that one slow step changes none of them. Blocks are those of the
+    fullest layer. caveat: why the times mean nothing; None if they do.
     """
 
     name: str
@@ -68,14 +68,14 @@ class Lane:
         return len(self.steps) == self.num_steps
 
     def pinned(self) -> Lane:
-        """As it stands now; what runs on does not change it."""
+        """Copy the lane as it is now; the copy does not change while the run goes on."""
         return replace(self, steps=list(self.steps))
 
     def step_seconds(self) -> float:
         return median(step.seconds for step in self.steps)
 
     def phase_seconds(self) -> dict[str, float]:
-        """The median step, divided among its phases, and what no phase covers, as all steps together are."""
+        """Divide the median step among its phases and the unlabelled rest, in the proportions of all steps together."""
         names = list(dict.fromkeys(name for step in self.steps for name in step.phases))
         scale = self.step_seconds() / sum(step.seconds for step in self.steps)
         phases = {name: scale * sum(step.phases.get(name, 0.0) for step in self.steps) for name in names}
@@ -85,9 +85,9 @@ class Lane:
         return self.batch_size / self.step_seconds()
 
     def speed_at(self, step: int) -> float:
-        """Tokens a second of the last WINDOW of the first `step` steps."""
+        """Return tokens a second after `step` steps, from the median of the last WINDOW of them."""
         return self.batch_size / median(s.seconds for s in self.steps[max(step - WINDOW, 0) : step])
 
     def floor_share(self) -> float:
-        """The floor at the context of the middle step, over the median step."""
+        """Divide the floor at the context of the middle step by the median step."""
         return self.floor(self.prompt_len + (len(self.steps) + 1) // 2) / self.step_seconds()

@@ -33,7 +33,7 @@ THREAD_NAME = "roseinfer live run"
 class RunSettings:
     """What to decode. model: a spec for load_model. repeat: start again with the first stage after the last one.
 
-    Raises ValueError for a bad argument; those that depend on the model are refused when the run has loaded it.
+    Raises ValueError for a bad argument. Arguments that depend on the model are checked once the run has loaded it.
     """
 
     stages: tuple[type[Stage], ...]
@@ -64,9 +64,9 @@ class RunSettings:
 class LiveRun:
     """Decodes in a thread; `lanes` and `status` may be read from on_report, which that thread calls between steps.
 
-    on_report is called every REPORT_SECONDS (less often when a step takes longer), and once more, with `running`
-    False, when all is over. However a batch ends, its sequences are freed. One run at a time: one that is started
-    while another runs stops it and waits for its end. error: what ended the run, if something went wrong.
+    on_report is called every REPORT_SECONDS (less often when a step takes longer), and once more, with `running` False,
+    when all is over. However a batch ends, its sequences are freed. Only one run goes on at a time: a new run stops the
+    current one and waits until it has ended. error: what ended the run, if something went wrong.
     """
 
     _latest: LiveRun | None = None
@@ -99,11 +99,11 @@ class LiveRun:
         return self._thread.ident is not None and not self._over
 
     def stop(self) -> None:
-        """Ask it to end after the step that is under way."""
+        """Ask the run to end after the step that is under way."""
         self._stopping.set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """True when the thread has ended, or was never started; False when it has not after timeout seconds."""
+        """Wait up to timeout seconds; return whether the thread has ended or was never started."""
         if self._thread.ident is not None:
             self._thread.join(timeout)
         return not self._thread.is_alive()
@@ -205,7 +205,7 @@ class LiveRun:
         self._report()
 
     def _report_if_due(self, next_step: float = 0.0) -> None:
-        """Report when REPORT_SECONDS are over, or would be before the next step is."""
+        """Report if REPORT_SECONDS have passed since the last report, or would pass during the next step."""
         if self._clock() + next_step >= self._reported_at + REPORT_SECONDS:
             self._report()
 

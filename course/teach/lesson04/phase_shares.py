@@ -26,14 +26,14 @@ LIVE = [*LABELLED, "unlabelled ms", "step ms", "forward share", "tok/s", "floor 
 def phase_shares(
     stage_class: type[Stage], model: Model, batch_sizes: List[int], *, prompt_len: int = 16, steps: int = 5
 ) -> Table:
-    """The three phases of a dense stage's decode step, in ms a step, for each batch size.
+    """Time the three phases of a dense stage's decode step, in ms a step, for each batch size.
 
-    batch_sizes: how many equally long sequences, each with a prompt of prompt_len tokens. steps: decode steps that
-    are timed by the clock, and as many again under the profiler for the counts and a device's times.
+    batch_sizes: how many equally long sequences, each with a prompt of prompt_len tokens. steps: how many decode steps
+    are timed by the clock; as many again run under the profiler, for the counts and the times of a device.
 
-    A row of side "host" has wall time, without the profiler: the step is the whole of it, sampling included,
-    unlabelled what no label covers. On a GPU a row of side "device" follows with the time that kernels and memory
-    copies ran, by label. It is not in text/plain. forward share is of the three labels, as in post 001.
+    A row of side "host" has wall time, without the profiler: step is the whole step, sampling included, and unlabelled
+    is what no label covers. On a GPU a row of side "device" follows: the time in which kernels and memory copies ran,
+    by label. It is left out of text/plain. forward share is the forward's share of the three labels, as in post 001.
     """
     import pandas as pd
 
@@ -64,7 +64,7 @@ def phase_shares(
 def _measure(
     stage_class: type[Stage], model: Model, batch_size: int, prompt_len: int, steps: int
 ) -> list[dict[str, object]]:
-    """One row for the host, and one for the device where there is one."""
+    """Measure one batch size: a row for the host, and one for the device if it is a GPU."""
     prompts = [[1 + i % 7] * prompt_len for i in range(batch_size)]
     max_tokens = 2 * steps + 5  # the prefill's, a warm-up step before either measurement, one in capture, the last
     stage, seqs = StageContender(stage_class, model, prompts, max_tokens).at_step(1)
@@ -90,7 +90,7 @@ def _measure(
 
 
 def per_step(phases: dict[str, list[float]]) -> dict[str, float]:
-    """Means over the steps, of what no label covers too, and the forward's share of the labels."""
+    """Average each phase over the steps; add what no label covers, and the forward's share of the labelled time."""
     ms = {f"{phase} ms": mean(samples) for phase, samples in phases.items()}
     known = sum(ms[column] for column in LABELLED)
     return ms | {"unlabelled ms": ms["step ms"] - known, "forward share": ms["forward ms"] / known}

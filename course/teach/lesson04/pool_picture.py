@@ -15,10 +15,11 @@ Held = dict[tuple[int, int], tuple[int, int]]  # (block, slot) -> (sequence, tok
 
 
 def draw_pool_gather(stage: Any, seqs: List[Sequence], layer: int = 0) -> Grid:
-    """pool[blocks, slots] of a small batch, with block and slot of every token in cells.
+    """Draw pool[blocks, slots] of a small batch, with block and slot of every token in cells.
 
-    stage: one with block_ids(seqs, longest) [L, B, max_blocks], such as stage 04, with few and small blocks. A
-    cell's colour is the sequence that owns the slot, its number the token's place in that sequence. Hatched: padding.
+    stage: one with block_ids(seqs, longest) [L, B, max_blocks], such as stage 04, with few and small blocks. The colour
+    of a cell is the sequence that owns the slot, its number the position of the token in that sequence. Padding is
+    hatched.
     """
     lengths = [seq.num_cached_tokens for seq in seqs]
     longest, size = max(lengths), stage.block_size
@@ -65,7 +66,7 @@ def _batch(blocks: list[list[int]], slots: list[int], lengths: list[int], held: 
 
 
 def _token(row: int, column: int, held: tuple[int, int] | None, is_padding: bool = False) -> Cell:
-    """held: (sequence, token) that a slot holds; None when nothing was written there yet."""
+    """Make the cell of a slot. held: the (sequence, token) in it; None when nothing was written there yet."""
     colour, text = ("", "") if held is None else held
     return Cell(row, column, text, colour, hatched=is_padding)
 
@@ -73,7 +74,7 @@ def _token(row: int, column: int, held: tuple[int, int] | None, is_padding: bool
 def _describe(
     stage: Stage, lengths: list[int], blocks: list[list[int]], slots: list[int], layer: int, strangers: int
 ) -> str:
-    """strangers: entries of the batch that are read from block 0, having no block of their own."""
+    """Describe the picture in words. strangers: entries of the batch read from block 0, as they have no own block."""
     padding = len(lengths) * len(slots) - sum(lengths)
     rows = "; ".join(f"sequence {i}: {ids}" for i, ids in enumerate(blocks))
     return (

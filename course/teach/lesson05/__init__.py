@@ -1,1 +1,1 @@
-"""What lesson 05 alone needs."""
+"""Helpers and checkers of lesson 05."""

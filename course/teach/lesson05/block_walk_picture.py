@@ -17,8 +17,11 @@ BEND = 0.4
 
 
 def draw_block_walk(stage: Stage, seqs: List[Sequence], layer: int = 0) -> Grid:
-    """Left: the batch [B, H_kv, T, D] that attention would want. Right: the same tokens where they lie in the pool of
-    one layer, up to the last block in use, and the order in which each sequence's query visits its blocks."""
+    """Draw the batch [B, H_kv, T, D] that attention would want, and where the same tokens lie in the pool of one layer.
+
+    The pool, to the right, is drawn up to the last block in use, with the order in which each sequence's query visits
+    its blocks.
+    """
     lengths = [seq.num_cached_tokens for seq in seqs]
     walks = [stage.tables.of(s.seq_id, layer)[: stage.tables.blocks_for(n)] for s, n in zip(seqs, lengths, strict=True)]
     padding = sum(max(lengths) - n for n in lengths)
@@ -40,7 +43,7 @@ def _batch(lengths: list[int]) -> Panel:
 
 
 def _walks(walks: list[list[int]], num_blocks: int) -> Panel:
-    """One lane per sequence, and the pool below them: a number marks a block that the walk visits, in that order."""
+    """Draw one lane per sequence, and the pool below; numbers give the order in which a walk visits its blocks."""
     owners = {block: row for row, walk in enumerate(walks) for block in walk}
     pool = len(walks)
     cells = [Cell(pool, BLOCKS_FROM + block, block, owners.get(block, "")) for block in range(num_blocks)]

@@ -33,7 +33,7 @@ LARGEST_ID = 70_000
 
 
 def _draw_batch(rng: Random) -> tuple[list[list[int]], int]:
-    """Draw a batch; one in four has a sequence that is too long, anywhere in it."""
+    """Draw a batch. In one of four, a sequence at any place has too many blocks for the table."""
     max_blocks, num_seqs = rng.randint(1, 6), rng.randint(1, 6)
     widths = [rng.randint(0, max_blocks) for _ in range(num_seqs)]
     if rng.random() < 0.25:
@@ -58,7 +58,7 @@ BATCHES = [
 
 @dataclass(frozen=True)
 class Refused:
-    """A ValueError; text: what the learner's says."""
+    """Refusal of a batch by a ValueError. text: the message of the learner's error."""
 
     text: str = ""
 
@@ -192,7 +192,7 @@ def _num_ops(answer: Callable[..., object], num_seqs: int, width: int) -> int:
 
 
 def _require_no_values_read(answer: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]) -> None:
-    """On torch's meta device a tensor has a shape and no values: reading one on the host fails there."""
+    """Raise Wrong if the answer reads values on the host: torch's meta device has none, so each read fails there."""
     table, positions, size = _places(5, 4)
     try:
         got = answer(table.to("meta"), positions.to("meta"), size)

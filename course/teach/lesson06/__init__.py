@@ -1,1 +1,1 @@
-"""What lesson 06 alone needs."""
+"""Helpers and checkers of lesson 06."""

@@ -11,7 +11,7 @@ CLOSE = 1.1  # builds that differ by no more are called about as fast
 
 
 def build_ratio(builds: Table, batch_size: int, step: str = AWAY) -> float:
-    """How many times as fast as the first stage of teach.compare_builds the last one builds the tables.
+    """Return how many times as fast as the first stage of teach.compare_builds the last one builds the tables.
 
     Raises ValueError for a batch or a step that was not measured.
     """
@@ -23,7 +23,7 @@ def build_ratio(builds: Table, batch_size: int, step: str = AWAY) -> float:
 
 
 def say_builds(builds: Table) -> Said:
-    """Sentences on the last stage of teach.compare_builds beside the first, for each batch, at an edge and away."""
+    """Say how the last stage of teach.compare_builds does beside the first, for each batch, at an edge and away."""
     first, last = builds.df["stage"].iloc[0], builds.df["stage"].iloc[-1]
     sentences = []
     lost = []

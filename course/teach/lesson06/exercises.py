@@ -116,13 +116,16 @@ PARTS: dict[str, Key] = {
 
 
 def wrong_pairs(key: Key) -> list[tuple[Blocks, Blocks]]:
-    """List all pairs for which a cache with this key gives a wrong row; none when the key is sound."""
+    """List all pairs for which a cache with this key gives a wrong row. The list is empty when the key is sound."""
     made = [(blocks, key(blocks)) for blocks in BLOCK_LISTS]
     return [(one, other) for one, a in made for other, b in made if a == b and one != other]
 
 
 def _keys() -> dict[str, Key]:
-    """Make every part alone, the post's key, also with the first id, and 44 pairs of parts, 4 of them sound."""
+    """Make the keys to try: each part alone, the post's key with and without the first id, and 44 pairs of parts.
+
+    4 of these pairs are sound.
+    """
     keys = dict(PARTS)
     keys["(length, last id), the post's"] = lambda blocks: (len(blocks), blocks[-1])
     keys["the ids modulo 5"] = lambda blocks: [block % 5 for block in blocks]  # sound, as long as no id is 5
@@ -155,7 +158,7 @@ def unsound_key(answer: Callable[[Callable[[], RowCache]], tuple[Blocks, Blocks]
 
 
 def _require_wrong_row(key: Key, found: object) -> None:
-    """Raises Wrong unless `found` is a pair of block lists for which a cache with this key gives a wrong row."""
+    """Raise Wrong unless `found` is a pair of block lists for which a cache with this key gives a wrong row."""
     if not isinstance(found, (tuple, list)) or len(found) != 2:
         raise Wrong(f"you return {found!r}, expected a pair of block lists or None")
     first, second = (list(blocks) if isinstance(blocks, (list, tuple)) else blocks for blocks in found)
@@ -189,7 +192,7 @@ def nothing_changed(answer: type[Stage], model: Model) -> None:
 
 
 def _require_idle(answer: type[Stage], model: Model) -> None:
-    """Raises Wrong when a step in which nothing changes builds a row or writes the buffer."""
+    """Raise Wrong if a step in which nothing changes builds a row or writes the buffer."""
     batch = TableBatch(answer, model, num_seqs=4, room=64)
     batch.admit([5] * 4)
     batch.step()
@@ -201,7 +204,7 @@ def _require_idle(answer: type[Stage], model: Model) -> None:
 
 
 def _require_kept_rows(answer: type[Stage], model: Model) -> None:
-    """Raises Wrong when one sequence's new block causes the others' rows to be built again."""
+    """Raise Wrong if a new block of one sequence causes the rows of the others to be built again."""
     batch = TableBatch(answer, model, num_seqs=3, room=128)
     batch.admit([5, 63, 7])
     batch.step()

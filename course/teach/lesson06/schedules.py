@@ -16,10 +16,10 @@ MORE = 8  # steps that A decodes at the end
 
 
 def run_schedule(stage_class: type[Stage], model: Model, schedule: str) -> dict[str, Any]:
-    """Run a schedule such as "ABA": A comes, B comes, A leaves. After each letter all that hold blocks decode a token.
+    """Run a schedule such as "ABA": A comes, B comes, A leaves; after each, all that hold blocks decode a token.
 
-    At the end A decodes on; returned are its blocks, its row of the table, and its tokens against the reference.
-    Raises ValueError for other letters than A, B and C, and unless A holds blocks at the end.
+    At the end A decodes on. Returns its blocks, its row of the table, and how its tokens compare with the reference.
+    Raises ValueError for letters other than A, B and C, and unless A holds blocks at the end.
     """
     if not set(schedule) <= set(PROMPTS) or not schedule.count("A") % 2:
         raise ValueError(f"schedule must be letters of {''.join(PROMPTS)}, A an odd number of times, got {schedule!r}")

@@ -1,1 +1,1 @@
-"""What lesson 07 alone needs."""
+"""Helpers and checkers of lesson 07."""

@@ -35,7 +35,7 @@ LAUNCHED = "name IN ('triton.interpreter', 'paged_decode_kernel')"  # interprete
 def attention_ops(stage_class: type[Stage], model: Model, prompt_lens: List[int]) -> Table:
     """Count the operations that compute in the attention of the first layer of a decode step, by name.
 
-    The stage's attention must be a static method of its own, as in the paged stages.
+    The stage must define its attention as a static method, as the paged stages do.
     """
     return sql(_trace(_labelled(stage_class), model, prompt_lens), OPS_OF_ONE_ATTENTION)
 

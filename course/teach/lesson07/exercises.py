@@ -53,7 +53,7 @@ DIVIDED = "it is divided by total already; such a state cannot be merged again"
 
 
 def _states(heads: int, dim: int, one: int, other: int, scale: float, shift: float, dtype: str) -> tuple[State, ...]:
-    """Make the two states, and the right one of both parts together."""
+    """Make the states of two parts, and the right state of both parts together."""
     generator = torch.Generator().manual_seed(10 * one + other)
     like: dict[str, Any] = {"generator": generator, "dtype": {"fp32": torch.float32, "fp64": torch.float64}[dtype]}
     scores = scale * torch.randn(heads, one + other, **like) + shift

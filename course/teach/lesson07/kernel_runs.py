@@ -1,4 +1,4 @@
-"""A learner's kernel, run: on the trials in their order, on drawn batches, and with its loads counted. For 07.2."""
+"""Runs of a learner's kernel for 07.2: on the trials in their order, on drawn batches, and with its loads counted."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Launch = Callable[..., Tensor]  # (kernel, *case)
 
 
 def require_trials(kernel: Any, launch: Launch) -> None:
-    """Raises Wrong about the first of kernel_checks.trials() that the kernel does not pass."""
+    """Raise Wrong about the first of kernel_checks.trials() that the kernel does not pass."""
     for trial in trials():
         case = trial.make()
         _check_trial(trial, case, _run(kernel, launch, case, trial))
 
 
 def _draw_batch(rng: Random) -> Batch:
-    """Draw from few shapes, because each of them is a kernel to compile on a GPU."""
+    """Draw a batch of one of a few shapes: a GPU has to compile a kernel for each shape."""
     num_kv_heads, group, head_dim, block_size = rng.choice(((1, 1, 16, 4), (2, 1, 12, 2), (1, 2, 16, 8), (1, 3, 8, 32)))
     lengths = draw_lengths(rng, block_size, most=block_size, most_seqs=2)
     return lengths, num_kv_heads, group, head_dim, block_size, rng.choice(("fp32", "fp32", "fp32", "fp16", "bf16"))
@@ -48,12 +48,12 @@ BATCHED = attention_comparison(BATCHES, MISTAKES, "cuda" if triton_mode.MODE == 
 
 
 def require_batches(kernel: Any, launch: Launch) -> None:
-    """Raises Wrong about the smallest drawn batch on which the kernel differs from plain attention."""
+    """Raise Wrong about the smallest drawn batch on which the kernel differs from plain attention."""
     BATCHED(lambda *case: _run(kernel, launch, PagedCase(*case)))
 
 
 def _run(kernel: Any, launch: Launch, case: PagedCase, trial: Trial | None = None) -> Tensor:
-    """Launch the kernel. With a trial, an error says its name and what it means."""
+    """Launch the kernel. With a trial, an error names the trial and says what it means."""
     where = f"{trial.name}: " if trial else ""
     try:
         return launch(GuardedKernel(kernel), *case)
@@ -86,7 +86,7 @@ def _check_trial(trial: Trial, case: PagedCase, got: Tensor) -> None:
 
 
 def require_loads(kernel: Any, launch: Launch) -> None:
-    """Raises Wrong when a program loads a cached value more than once."""
+    """Raise Wrong if a program loads a cached value more than once."""
     group = 2
     counts = count_loads(lambda *arguments: launch(kernel, *arguments), paged_case([20, 3], group=group))
     most = max(int(count.max()) for count in counts)

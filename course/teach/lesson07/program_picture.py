@@ -33,10 +33,10 @@ STEP = (
 
 
 def draw_programs(stage: Stage, seqs: List[Sequence], tile: int, layer: int = 0) -> Grid:
-    """One row per program (sequence, KV head), one box per tile in the colour of its sequence; hatched: masked. A
-    slider goes over the tiles, as if all programs took one at a time; below, what they read.
+    """Draw the programs of a kernel: one row per (sequence, KV head), one box per tile in the colour of its sequence.
 
-    The dashed frame is what an attention would walk over that takes every sequence to the longest one's end.
+    Masked slots are hatched. A slider goes over the tiles, as if all programs took one at a time; below is what they
+    read. The dashed frame is what an attention would walk over if it took every sequence to the end of the longest one.
     Raises ValueError when tile does not divide the stage's block size.
     """
     if stage.block_size % tile:
@@ -97,7 +97,7 @@ def _program(row: int, num_cached: int, tile: int, seq: int, step: int) -> Itera
 
 
 def _reads(lengths: list[int], tables: list[list[int]], block_size: int, tile: int, step: int) -> Panel:
-    """One line per sequence: its programs read the same rows, each those of its own KV head."""
+    """List what each sequence's programs read now: all read the same rows, each those of its own KV head."""
     rows = []
     for seq, (length, blocks) in enumerate(zip(lengths, tables, strict=True)):
         start = (step - 1) * tile

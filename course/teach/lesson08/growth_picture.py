@@ -19,7 +19,11 @@ COPIED, HELD, TOKENS = "bytes copied, log", "bytes held", "tokens of the sequenc
 
 
 class Room(NamedTuple):
-    """A tensor that holds so many tokens. In tokens: copied so far, its capacity, and what is held while it grows."""
+    """Tensor with room for more tokens than it holds. Each field counts tokens.
+
+    tokens: held. copied: so far. capacity: of the tensor. peak: capacity of all tensors that exist while this one
+    grows.
+    """
 
     tokens: int
     copied: int
@@ -28,7 +32,7 @@ class Room(NamedTuple):
 
 
 def grow_room(grow: Callable[[int], int], num_tokens: int, capacity: int = 16) -> list[Room]:
-    """Append tokens one by one. grow: capacity -> the next one, when the tensor is full.
+    """Append tokens one by one. grow: maps the capacity of a full tensor to the next capacity.
 
     Raises ValueError when grow gives no larger capacity.
     """
@@ -47,10 +51,11 @@ def grow_room(grow: Callable[[int], int], num_tokens: int, capacity: int = 16) -
 def draw_growth(
     ways: Mapping[str, Callable[[int], int]], bytes_per_token: int, num_tokens: int = 256, capacity: int = 16
 ) -> Chart:
-    """Chart one sequence that grows token by token. ways: name -> capacity -> the next one, when a tensor is full.
+    """Chart one sequence that grows token by token. ways: maps a name to a function, from a full capacity to the next.
 
     bytes_per_token: K and V of a token in all layers. capacity: of the first tensor, in tokens.
-    Above: bytes copied to larger tensors so far. Below: bytes of the tensor; the dashed line is what the tokens need.
+    Above are the bytes copied to larger tensors so far, below the bytes of the tensor; the dashed line is what the
+    tokens need.
     Raises ValueError for a bad argument.
     """
     import altair as alt

@@ -1,4 +1,4 @@
-"""The first half of a learner's stage: prefills, frees, and errors in the middle of a prefill. For 08.3."""
+"""Checks of the first half of a learner's stage, for 08.3: prefills, frees, and errors in the middle of a prefill."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Prompts = tuple[list[int], str]  # the tokens of each, and a name in MODELS
 
 
 def require_prompts(stage_class: Any, model: Model) -> None:
-    """Raises Wrong about the smallest batch of prompts whose rooms do not hold what the model computed."""
+    """Raise Wrong about the smallest batch of prompts whose rooms do not hold what the model computed."""
 
     _judge_prompts(stage_class, model, [5, 9])
     require_all(
@@ -44,7 +44,7 @@ def require_prompts(stage_class: Any, model: Model) -> None:
 
 
 def require_sizes(stage_class: Any, model: Model) -> None:
-    """Raises Wrong unless the base class gets the sizes that the stage is made with."""
+    """Raise Wrong unless the base class gets the sizes that the stage is made with."""
     sizes = {"num_blocks": 6, "block_size": 8, "max_num_seqs": 3}
     stage = stage_class(model, **sizes)
     made = {"num_blocks": stage.tables.num_blocks, "block_size": stage.block_size, "max_num_seqs": stage.max_num_seqs}
@@ -77,7 +77,7 @@ def _model(name: str, device: str) -> Model:
 
 @torch.inference_mode()
 def require_rooms(stage: Any, seq: Sequence, which: str) -> None:
-    """Raises Wrong unless the sequence's rooms hold K and V of its prompt, layer by layer."""
+    """Raise Wrong unless the sequence's rooms hold K and V of its prompt, layer by layer."""
     attend, n = PromptAttention(), len(seq)
     device = stage.model.device
     stage.model(torch.tensor(seq.token_ids, device=device), torch.arange(n, device=device), attend)
@@ -94,7 +94,7 @@ def require_rooms(stage: Any, seq: Sequence, which: str) -> None:
 
 
 def _mixed_up(got: Tensor, keys_values: list[KV], layer: int) -> str:
-    """Name what these keys or values are when they are not the expected ones: the wrong kind, or another layer's."""
+    """Say what these wrong keys or values are, if they are known: keys instead of values, or those of another layer."""
     for other, pair in enumerate(keys_values):
         for name, tensor in zip(("keys", "values"), pair, strict=True):
             if explain_tensor(got, tensor.transpose(0, 1)) is None:
@@ -103,7 +103,7 @@ def _mixed_up(got: Tensor, keys_values: list[KV], layer: int) -> str:
 
 
 def require_free(stage_class: Any, model: Model) -> None:
-    """Raises Wrong when free keeps something, drops another sequence's, or can be called twice."""
+    """Raise Wrong if free keeps something, drops the rooms of another sequence, or can be called twice."""
     stage = stage_class(model, num_blocks=8)
     first, second = (Sequence([3 + i] * n, SamplingParams()) for i, n in enumerate((5, 9)))
     stage.prefill(first)
@@ -125,8 +125,10 @@ def require_free(stage_class: Any, model: Model) -> None:
 
 
 def require_torn_prefills(stage_class: Any, model: Model) -> None:
-    """Raises Wrong when something is left of a prefill that failed, in layer 0 or later, or when the same sequence is
-    not kept right afterwards."""
+    """Raise Wrong if a failed prefill leaves something, or the same sequence is not stored right afterwards.
+
+    The prefill fails in layer 0, and then in layer 1.
+    """
     for failing in (0, 1):
         stage = stage_class(model, num_blocks=8)
         seq, write_prompt = Sequence([5, 6, 7], SamplingParams()), stage.write_prompt
@@ -148,7 +150,7 @@ def require_torn_prefills(stage_class: Any, model: Model) -> None:
 
 
 def require_own_device(stage_class: Any) -> None:
-    """Raises Wrong unless rooms are on the model's device: here torch's meta device, which takes no CPU tensor."""
+    """Raise Wrong unless rooms are on the model's device: here torch's meta device, which takes no CPU tensor."""
     stage = stage_class(_model("2 layers, 4 KV heads", "meta"), num_blocks=8)
     seq = Sequence([5, 6, 7], SamplingParams())
     why = "make rooms with the device of the model, or of k"

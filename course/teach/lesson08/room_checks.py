@@ -1,4 +1,4 @@
-"""A learner's room: the tokens that it keeps, its dtype and device, and that it shares none with others. For 08.2."""
+"""Checks of a learner's room, for 08.2: the tokens that it keeps, its dtype and device, and that it shares nothing."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ TOKENS_KEPT = Comparison(
 
 
 def require_rooms_apart(room_class: type) -> None:
-    """Raises Wrong when tokens of one room turn up in another."""
+    """Raise Wrong if tokens of one room turn up in another."""
     (mine, _), (others, _) = (_tokens([n], H_KV, D, "fp32")[0] for n in (3, 4))
     room, other = (make_room(room_class) for _ in range(2))
     room.append(mine, mine)
@@ -109,8 +109,10 @@ def require_rooms_apart(room_class: type) -> None:
 
 
 def require_device(room_class: type) -> None:
-    """Raises Wrong unless all tensors of a room are on its device. That is torch's meta device, which has no memory, so
-    a tensor on the CPU cannot be filled from it."""
+    """Raise Wrong unless all tensors of a room are on its device.
+
+    Here that is torch's meta device, which has no memory, so a tensor on the CPU cannot be filled from it.
+    """
     room = make_room(room_class, dtype=torch.bfloat16, device="meta")
     for n in (5, 20, 1):
         k = torch.empty(n, H_KV, D, dtype=torch.bfloat16, device="meta")

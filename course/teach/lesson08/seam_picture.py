@@ -22,7 +22,7 @@ from ..views.stage_calls import METHODS, calls_through
 
 @dataclass(frozen=True)
 class Call:
-    """A method, called `times` times: what it gets and returns, with the shapes of the last call."""
+    """Calls of one of the four methods: how many, and what the last call got and returned, with shapes."""
 
     method: str
     times: int
@@ -63,7 +63,7 @@ def draw_seam(stage_class: type[Stage], model: Model, prompt_lens: List[int]) ->
 
 
 def watch_seam(stage_class: type[Stage], model: Model, prompt_lens: List[int]) -> list[Call]:
-    """One entry per method, in the order of the first calls."""
+    """Run the prefills and one decode step; list the calls of each method, in the order of the first calls."""
     stage = stage_class(model, num_blocks=8 * len(prompt_lens))
     calls: dict[str, list[tuple[tuple[Any, ...], Any]]] = {method: [] for method in METHODS}
 

@@ -1,1 +1,1 @@
-"""What lesson 09 alone needs."""
+"""Helpers and checkers of lesson 09."""

@@ -103,8 +103,11 @@ Pattern = tuple[list[int], tuple[int, ...]]  # bits of float32 numbers, the arra
 
 
 def _draw_pattern(rng: Random) -> Pattern:
-    """Draw any bits, ordinary numbers, numbers half-way between two bfloat16 numbers or next to that, subnormal numbers
-    and NaN of either sign."""
+    """Draw bits of fp32 numbers, and a shape for them.
+
+    Some are any bits; others are ordinary numbers, numbers half-way between two bfloat16 numbers or next to that,
+    subnormal numbers, and NaN of either sign.
+    """
     shape = rng.choice(((1,), (3,), (2, 3), (2, 1, 2)))
     kinds = (
         lambda: rng.getrandbits(32),
@@ -146,7 +149,7 @@ def _store_with(answer: Callable[..., object], bits: list[int], shape: tuple[int
 
 
 def _stored(bits: list[int], shape: tuple[int, ...], add: Callable[[Any], Any] | None = None) -> np.ndarray:
-    """add: what is added before the cut, in place of what rounds a tie to the even one."""
+    """Round fp32 numbers to the bits of bfloat16. add: what to add before cutting, instead of rounding ties to even."""
     if add is None:
         return torch.from_numpy(_floats(bits, shape).copy()).bfloat16().view(torch.uint16).numpy()
     wide = np.array(bits, dtype=np.uint32)
@@ -231,7 +234,7 @@ ARGUMENTS = ("q", "k", "v", "k_cache", "v_cache", "block_table", "context_lens")
 
 
 def _require_compiled(answer: Any) -> None:
-    """Judge the compiled loop on the batches on which plain Python has found no index out of range."""
+    """Judge the compiled loop on the batches for which plain Python has found no index out of range."""
     from numba.core.errors import NumbaError
 
     try:
@@ -253,9 +256,10 @@ def _first_lines(error: Exception) -> str:
 
 
 def _require_tasks(plain: Callable[..., Any]) -> None:
-    """Raise Wrong unless the loop has tasks, and no two of them write to the same array, `out` apart.
+    """Raise Wrong unless the loop has tasks, and no two of them write to the same array, except `out`.
 
-    A race between threads may be won by chance, so the tasks run one after the other here."""
+    A race between threads may be won by chance, so the tasks run one after the other here.
+    """
     tasks = _Tasks()
     with patch.object(numba.prange, "__new__", lambda _, *bounds: tasks.run(*bounds)):
         _as_attention(plain)(*paged_case([9, 3, 0], group=2, head_dim=4, block_size=4))
@@ -296,7 +300,7 @@ class _Tasks:
 
 
 def _walk(shrink_acc: bool = True, shrink_total: bool = True) -> Attention:
-    """The online softmax token by token, [B, H, D]; acc or total may keep its size when a larger score comes."""
+    """Make an attention [B, H, D] by online softmax; acc or total can be kept from shrinking at a larger score."""
 
     def attention(q, k, v, k_cache, v_cache, block_table, context_lens):
         out = torch.empty_like(q)

@@ -14,20 +14,22 @@ from ..measure.median_times import median_ms
 
 
 def cached_bytes(case: PagedCase) -> int:
-    """Bytes of all cached K and V of one layer: what its attention must read."""
+    """Return the bytes of all cached K and V of one layer, which its attention must read."""
     heads, dim = case.k_cache.shape[2:]
     return 2 * int(case.context_lens.sum()) * heads * dim * case.k_cache.element_size()
 
 
 def read_rates(attention: Callable[..., Tensor], cases: Mapping[str, PagedCase], repeats: int = 9) -> dict[str, float]:
-    """GB of K and V per second that an attention reaches on each case: the median of calls that are made in turn."""
+    """Measure how many GB of K and V per second an attention reads on each case: the median of calls made in turn."""
     ms = median_ms({name: partial(attention, *case) for name, case in cases.items()}, repeats)
     return {name: cached_bytes(case) / ms[name] / 1e6 for name, case in cases.items()}
 
 
 def head_major(case: PagedCase) -> PagedCase:
-    """Lay out a batch head-major. A head-major pool of H heads is a token-major pool of H times as many blocks with one
-    head each, so the batch has a sequence for each (sequence, KV head)."""
+    """Lay out a batch head-major, with a sequence for each (sequence, KV head).
+
+    A head-major pool of H heads is a token-major pool of H times as many blocks with one head each.
+    """
     blocks, size, heads, dim = case.k_cache.shape
     q, k, v = (x.reshape(-1, x.size(1) // heads, dim) for x in (case.q, case.k, case.v))
     keys, values = (x.transpose(1, 2).reshape(blocks * heads, size, 1, dim) for x in (case.k_cache, case.v_cache))

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 def count_rows(loop: Callable[..., None], case: PagedCase) -> tuple[Tensor, Tensor]:
     """Count how often loop(out, *case, scale) takes each row of k_cache and of v_cache, [num_blocks, block_size, H_kv].
 
-    loop: what Numba compiles, or has compiled; it takes NumPy arrays and indexes the pool as [block, slot, head], or
-    [block, slot, head, d], where each of a row's elements counts as one part of it. In fp32, on a CPU.
+    loop: a function for Numba to compile, or one that it has compiled. It takes NumPy arrays and indexes the pool as
+    [block, slot, head], or as [block, slot, head, d], where each element counts as one part of its row. The loop runs
+    in fp32 on a CPU.
     """
     arrays = [tensor.numpy() for tensor in case]
     k_cache, v_cache = (CountedPool(pool) for pool in arrays[3:5])

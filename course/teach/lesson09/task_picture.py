@@ -15,10 +15,10 @@ LABELS = 80  # pixels
 def walk_tasks(lengths: List[int], num_kv_heads: int, threads: List[int], split: int | None = None) -> Grid:
     """Draw one row per thread, and one box per task, as wide as the tokens that it walks over. Colours are sequences.
 
-    The tasks are numbered sequence by sequence in one panel, and head by head, as in stage 09, in another. split: adds
-    a panel where a sequence with more cached tokens than that is several tasks per head, of at most that many tokens,
-    and where threads get runs of about equally many tokens, not tasks.
-    lengths: cached tokens of each sequence. threads: how many there are, a frame each.
+    One panel numbers the tasks sequence by sequence, another head by head, as stage 09 does. split: adds a panel in
+    which a sequence with more cached tokens than that is several tasks per head, of at most that many tokens each, and
+    threads get runs of about equally many tokens, not tasks.
+    lengths: cached tokens of each sequence. threads: numbers of threads, a frame for each.
     """
     orders = {order: numbered(lengths, num_kv_heads, order) for order in ("sequence by sequence", "head by head")}
     by_tokens = f"head by head, split after {split} tokens, shared out by tokens"
@@ -43,7 +43,7 @@ def walk_tasks(lengths: List[int], num_kv_heads: int, threads: List[int], split:
 
 
 def numbered(lengths: List[int], num_kv_heads: int, order: str) -> list[Task]:
-    """The tasks in the order of their numbers."""
+    """List the tasks in the order of their numbers. order: "head by head"; anything else is sequence by sequence."""
     seqs, heads = range(len(lengths)), range(num_kv_heads)
     if order == "head by head":
         return [(seq, head, lengths[seq]) for head in heads for seq in seqs]
@@ -51,7 +51,7 @@ def numbered(lengths: List[int], num_kv_heads: int, order: str) -> list[Task]:
 
 
 def in_pieces(tasks: List[Task], most: int) -> list[Task]:
-    """The same tasks in the same order, each cut into pieces of at most `most` tokens."""
+    """Cut each task into pieces of at most `most` tokens, in the same order."""
     return [
         (seq, head, min(most, tokens - start))
         for seq, head, tokens in tasks
@@ -60,7 +60,7 @@ def in_pieces(tasks: List[Task], most: int) -> list[Task]:
 
 
 def shares(tasks: List[Task], threads: int) -> list[list[Task]]:
-    """Share out tasks to threads as Numba's prange does: in runs, the first `tasks % threads` of them one longer."""
+    """Share out tasks as Numba's prange does: a run per thread, the first `tasks % threads` of them longer by one."""
     least, longer = divmod(len(tasks), threads)
     starts = [i * least + min(i, longer) for i in range(threads + 1)]
     return [list(tasks[start:stop]) for start, stop in zip(starts, starts[1:], strict=False)]

@@ -1,1 +1,1 @@
-"""What lesson 10 alone needs."""
+"""Helpers and checkers of lesson 10."""

@@ -29,7 +29,7 @@ Times = Mapping[str, List[float]]
 def time_changes(
     before: type[Stage], after: type[Stage], model: Model, batch_size: int, prompt_len: int, steps: int = 60
 ) -> dict[str, list[float]]:
-    """Seconds of decode steps of stage 09, and of it with one more change each time, up to stage 10. On a CPU.
+    """Time decode steps of stage 09, and of it with one more change each time, up to stage 10, in seconds on a CPU.
 
     The stages take their steps in turn. before, after: NumbaPaged and OneTable.
     """
@@ -43,7 +43,7 @@ def time_changes(
 
 
 def draw_changes(times: Times) -> Chart:
-    """Chart a bar per stage: the median decode step in ms. The line is the middle half of its steps."""
+    """Chart a bar per stage: the median decode step in ms. The line spans the middle half of its steps."""
     import altair as alt
     import pandas as pd
 
@@ -66,8 +66,10 @@ def draw_changes(times: Times) -> Chart:
 
 
 def say_changes(times: Times) -> Said:
-    """Say what each change saves or costs. Steps of the same turn are compared: there is a difference where the
-    interval of their median ratio, 95% sure, does not include 1."""
+    """Say what each change saves or costs, from a comparison of the steps of the same turn.
+
+    A change makes a difference where the interval of the median ratio, 95% sure, does not include 1.
+    """
     sentences = []
     for (_, old), (after, new) in pairwise(times.items()):
         low, high = interval([a / b for a, b in zip(old, new, strict=True)])
@@ -84,7 +86,7 @@ def say_changes(times: Times) -> Said:
 
 
 def interval(values: List[float]) -> tuple[float, float]:
-    """The order statistics between which the median lies, 95% sure, whatever the distribution."""
+    """Return the two order statistics between which the median lies, 95% sure, whatever the distribution."""
     ordered, half = sorted(values), math.sqrt(len(values))
     middle = (len(values) - 1) / 2
     return ordered[max(0, math.floor(middle - half))], ordered[min(len(values) - 1, math.ceil(middle + half))]

@@ -52,12 +52,12 @@ FLAT_BATCHES: list[Flat] = [
 
 
 def _each(cached: list[int], new: list[int]) -> list[tuple[int, int]]:
-    """(sequence, position) of each token of the flat batch."""
+    """List (sequence, position) of each token of the flat batch."""
     return [(i, c + j) for i, (c, n) in enumerate(zip(cached, new, strict=True)) for j in range(n)]
 
 
 def _per_token(rule: Callable[[list[int], int, int], int]) -> Callable[..., list[int]]:
-    """rule(the sequence's blocks, the token's position, block_size)."""
+    """Apply a rule to each token of a batch: rule(the sequence's blocks, the token's position, block_size)."""
     return lambda blocks, cached, new, size: [rule(blocks[i], position, size) for i, position in _each(cached, new)]
 
 
@@ -190,7 +190,7 @@ def _run_on_case(answer: Callable[..., Tensor], *case: Any) -> dict[str, Tensor]
 
 
 def _explain_pool(got: Tensor, want: Tensor) -> str | None:
-    """Say how many slots are wrong, and which is the first; NaN is equal to NaN."""
+    """Say how many slots are wrong, and which is the first. NaN is equal to NaN."""
     same = torch.isclose(got.float(), want.float(), rtol=0.0, atol=0.0, equal_nan=True)
     wrong = ~same.all(3).all(1)  # [num_blocks, block_size]
     if not wrong.any():
@@ -209,7 +209,7 @@ def _explain_attention(got: object, want: Tensor) -> str | None:
 
 
 def _plain(case: FlatCase, mistake: str = "") -> Tensor:
-    """Attention sequence by sequence in fp64, [N, H, D]. mistake: one of ATTEND_MISTAKES, made on purpose."""
+    """Compute attention sequence by sequence in fp64, [N, H, D]. mistake: one of ATTEND_MISTAKES, made on purpose."""
     done = case.written()
     num_kv_heads, head_dim = case.k.shape[1:]
     head = torch.arange(case.q.size(1))
@@ -265,7 +265,7 @@ COMINGS_AND_GOINGS = [schedule("A9 E1 EA -A B1 C1 D1 -D -B -C A9 EA"), *SCHEDULE
 
 
 def _come(stage: Any, seq: Sequence, num_tokens: int) -> None:
-    """A prefill without a model: its prompt's inputs are written, and its tokens count as cached."""
+    """Let a sequence come without a model: write the inputs of a prefill, and count its tokens as cached."""
     seq.num_cached_tokens = 0
     stage.tables.reserve({seq.seq_id: num_tokens})
     stage.write_tables([seq], [num_tokens])
@@ -273,7 +273,7 @@ def _come(stage: Any, seq: Sequence, num_tokens: int) -> None:
 
 
 def _step(stage: Any, seqs: list[Sequence], when: str) -> None:
-    """Write the inputs of a decode step. Its table must name each sequence's blocks."""
+    """Write the inputs of a decode step. Raises Wrong unless its table names each sequence's blocks."""
     stage.tables.reserve({seq.seq_id: seq.num_cached_tokens + 1 for seq in seqs})
     stage.write_tables(seqs, [1] * len(seqs))
     for row, seq in enumerate(seqs):
@@ -285,7 +285,7 @@ def _step(stage: Any, seqs: list[Sequence], when: str) -> None:
 
 
 def _require_kept(answer: type[Stage], model: Model) -> None:
-    """Raise Wrong when a step writes rows whose content is right already."""
+    """Raise Wrong if a step writes rows whose content is right already."""
     stage: Any = answer(model, num_blocks=16, block_size=4, max_num_seqs=4)
     seqs = [Sequence([0]) for _ in range(3)]
     for seq, num_tokens in zip(seqs, (4, 7, 1), strict=True):
@@ -305,7 +305,7 @@ def _require_kept(answer: type[Stage], model: Model) -> None:
 
 
 def _require_repeatable(answer: type[Stage], model: Model) -> None:
-    """Raise Wrong when a row counts as written although an error came first."""
+    """Raise Wrong if a row counts as written although an error came first."""
     stage: Any = answer(model, num_blocks=16, block_size=4, max_num_seqs=4)
     seq = Sequence([0])
     _come(stage, seq, 4)

@@ -18,10 +18,10 @@ BUFFER = "+ one buffer, stage 10"
 
 
 def five_changes(before: type[Stage], after: type[Stage]) -> list[type[Stage]]:
-    """Return stage 09, four stages between it and stage 10, and stage 10: each has one more change. For a CPU.
+    """Return stage 09, four stages between it and stage 10, and stage 10: each has one more change. They run on a CPU.
 
     before, after: NumbaPaged and OneTable. The second stage has one table, the third also writes K and V before it
-    attends, the fourth also has a head-major pool, and the fifth also calls stage 10's loops. What is left is stage
+    attends, the fourth also has a head-major pool, and the fifth also calls stage 10's loops. The last change is stage
     10's buffer.
     """
     base: Any = before
@@ -73,10 +73,10 @@ def five_changes(before: type[Stage], after: type[Stage]) -> list[type[Stage]]:
             return self.attention(q, k, v, *pools, ready.block_tables[layer], ready.context_lens)
 
         def append(self, seqs: list[Sequence], step: Any) -> None:
-            """Nothing is left to do."""
+            """Do nothing: the step has already written K and V."""
 
     class HeadMajor(WriteFirst):
-        """A head-major pool of H heads is a token-major pool of H times as many blocks with one head each."""
+        """Stage with a head-major pool: H heads are a token-major pool of H times as many blocks with one head each."""
 
         name = LAYOUT
 

@@ -8,9 +8,9 @@ from roseinfer.display.figure import PALETTE
 
 
 def draw_layouts(num_kv_heads: int, block_size: int, head_dim: int, bytes_per_value: int, head: int = 0) -> Grid:
-    """A box is what one KV head keeps of one token, head_dim values; the number is the token's. Coloured: `head`'s.
+    """Draw one block in two layouts: a box is the head_dim values that one KV head keeps of one token.
 
-    Raises ValueError for a head that is not there.
+    The number in a box is the token's; the boxes of `head` are coloured. Raises ValueError if there is no such head.
     """
     if head not in range(num_kv_heads):
         raise ValueError(f"head must be 0 to {num_kv_heads - 1}, got {head!r}")

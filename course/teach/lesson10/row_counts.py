@@ -24,7 +24,7 @@ def layers_of_gpt2() -> Model:
 
 
 def rows_in_post_004(stage_class: type[Stage]) -> list[int]:
-    """Rows that each decode step of post 004's run builds: 64 sequences that start together, GPT-2's layers.
+    """Count the rows built in each decode step of post 004's run: 64 sequences that start together, GPT-2's layers.
 
     stage_class: one that counts rows_built. No model runs.
     """
@@ -42,7 +42,7 @@ def rows_in_post_004(stage_class: type[Stage]) -> list[int]:
 
 
 def host_part(stage_class: type[Stage], num_seqs: int) -> Callable[[], object]:
-    """Return a call that builds the inputs of one decode step, away from the edge of a block. GPT-2's layers."""
+    """Return a call that builds the inputs of one decode step with GPT-2's layers, away from the edge of a block."""
     stage, seqs = _ready(stage_class, num_seqs, num_tokens=490)
     stage.tables.reserve({seq.seq_id: 500 for seq in seqs})
     return partial(stage.build, seqs)

@@ -17,7 +17,7 @@ LABELS = 100  # pixels
 
 @dataclass(frozen=True)
 class NewToken:
-    """The token at `position` of sequence `seq`, whose K and V go to `slot`."""
+    """Token at `position` of sequence `seq`, whose K and V go to `slot`."""
 
     seq: int
     position: int
@@ -27,9 +27,10 @@ class NewToken:
 def walk_slots(
     slot_mapping: Tensor, query_start: Tensor, context_lens: Tensor, block_tables: Tensor, block_size: int
 ) -> Grid:
-    """One frame per token of what one step hands attention: its position, row entry and slot; and the pool so far.
+    """Draw a frame per token of a flat batch: its position, row entry and slot, and the pool so far.
 
-    The tensors are those of kernels.attention; a batch of a few dozen tokens can be read.
+    The arguments are what one step hands attention, the tensors of kernels.attention. A batch of a few dozen tokens can
+    be read.
     """
     starts, lengths = query_start.tolist(), context_lens.tolist()
     slots = slot_mapping.tolist()
@@ -44,7 +45,7 @@ def walk_slots(
 
 
 def _facts(tokens: list[NewToken], rows: list[list[int]], block_size: int) -> str:
-    """One line per sequence: its positions, and runs of slots."""
+    """Write one line per sequence: its positions, and runs of slots."""
     lines = [f"{len(tokens)} new tokens of {len(rows)} sequences, blocks of {block_size} tokens"]
     for seq, row in enumerate(rows):
         own = [token for token in tokens if token.seq == seq]
@@ -78,14 +79,14 @@ def _frame(now: int, tokens: list[NewToken], rows: list[list[int]], block_size: 
 
 
 def _batch(now: int, tokens: list[NewToken]) -> Panel:
-    """The flat batch: position and slot of each token, as far as they are worked out."""
+    """Show position and slot of each token of the flat batch; slots after the token `now` are still empty."""
     cells = [Cell(0, n, token.position, token.seq, outline=_outline(n == now)) for n, token in enumerate(tokens)]
     cells += [Cell(1, n, token.slot if n <= now else "", outline=_outline(n == now)) for n, token in enumerate(tokens)]
     return Panel(cells, rows=("positions", "slot_mapping"), cell=(min(28, (WIDTH - LABELS) / len(tokens)), 24))
 
 
 def _pool(now: int, tokens: list[NewToken], rows: list[list[int]], block_size: int) -> Panel:
-    """One row per block, one column per slot: pale what was cached before, with a number what this step has written."""
+    """Show one row per block and one column per slot: pale if cached before, a number if this step has written it."""
     held: dict[int, Cell] = {}
     for seq, row in enumerate(rows):
         first_new = min((token.position for token in tokens if token.seq == seq), default=0)

@@ -1,1 +1,1 @@
-"""What lesson 11 alone needs."""
+"""Helpers and checkers of lesson 11."""

@@ -1,4 +1,4 @@
-"""A learner's choice of tokens: it must be `sample`'s. And its cost: rows sorted, noise drawn, reads of the host."""
+"""Checks of a learner's choice of tokens: the same as `sample`'s, with few rows sorted, noise drawn, and host reads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MIXES = {
 
 
 def require_choices(stage_class: type[Stage], device: str) -> None:
-    """Raises Wrong unless the stage chooses as `sample` does, on the batches of the contract's promise."""
+    """Raise Wrong unless the stage chooses as `sample` does, on the batches of the contract's promise."""
     try:
         chooses_as_sample(stage_class, device)
     except AssertionError as broken:
@@ -49,7 +49,7 @@ TRIES = 8  # sets of logits for each
 
 
 def require_sampled(stage_class: type[Stage], model: Model) -> None:
-    """Raises Wrong unless next_tokens gives the tokens that `sample` gives for the same logits."""
+    """Raise Wrong unless next_tokens gives the tokens that `sample` gives for the same logits."""
     for what, params in GIVEN.items():
         stage = stage_class(model, num_blocks=2 * len(params))
         seqs = ready(stage, model, params)
@@ -68,8 +68,10 @@ NOT_FINITE = {"NaN": torch.nan, "infinity": torch.inf}
 
 
 def require_finite(stage_class: type[Stage], model: Model) -> None:
-    """Raises Wrong when the logits of a row have NaN or infinity in them and the step gives it a token all the same,
-    or when masked logits are refused. Tried on each kind of row, because a step may choose for them in several ways."""
+    """Raise Wrong if a row with NaN or infinity in its logits gets a token all the same, or masked logits are refused.
+
+    Each kind of row is tried, because a step may choose for them in several ways.
+    """
     params = [GREEDY, DRAWN, FILTERED]
     stage = stage_class(model, num_blocks=2 * len(params))
     seqs = ready(stage, model, params)
@@ -91,7 +93,7 @@ def require_finite(stage_class: type[Stage], model: Model) -> None:
 
 
 def _tokens_of(stage: Stage, seqs: list[Sequence], logits: Tensor) -> list[int] | None:
-    """What next_tokens gives for these logits; None where it refuses them. The sequences are then as before."""
+    """Return what next_tokens gives for these logits, None if it refuses them. The sequences are then as before."""
     cached = [seq.num_cached_tokens for seq in seqs]
 
     def decode(seqs: list[Sequence]) -> Tensor:
@@ -110,8 +112,10 @@ def _tokens_of(stage: Stage, seqs: list[Sequence], logits: Tensor) -> list[int] 
 
 
 def require_thrifty(stage_class: type[Stage], model: Model) -> None:
-    """Raises Wrong when a step sorts rows that ask for no filter, draws noise for more rows than it has to (a row with
-    a seed may be drawn twice: with the others, and on its own), or reads more than once."""
+    """Raise Wrong if a step sorts rows without a filter, draws noise for too many rows, or reads more than once.
+
+    A row with a seed may be drawn twice: with the others, and on its own.
+    """
     for name, params in MIXES.items():
         stage = stage_class(model, num_blocks=2 * len(params))
         seqs = ready(stage, model, params)

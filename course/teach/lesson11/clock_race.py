@@ -14,10 +14,11 @@ LATEST = 4.0  # the end of the time axis: a clock that rings later is drawn at i
 
 
 def draw_clock_race(probs: Tensor, draws: int = 300, seed: int = 0) -> Chart:
-    """Draw the race of a few tokens with the probabilities probs [V]. A slider goes through the draws: to the left the
-    clocks of this draw, the first to ring in colour; to the right how often each token has won so far, and its p.
+    """Draw the exponential race of a few tokens with the probabilities probs [V]; a slider goes through the draws.
 
-    The race is that of sampling.exponential_race, on noise from a generator of the CPU with that seed.
+    To the left are the clocks of this draw, the first to ring in colour; to the right is how often each token has won
+    so far, and its p. The race is that of sampling.exponential_race, on noise from a generator of the CPU with that
+    seed.
     """
     import altair as alt
     import pandas as pd

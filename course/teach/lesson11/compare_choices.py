@@ -40,10 +40,10 @@ Contender = tuple[Callable[[], object], dict[str, Any]]  # what is timed, and ex
 def compare_prefills(
     stages: List[type[Stage]], model: Model, batches: Mapping[str, List[int]], repeats: int = 5
 ) -> Table:
-    """Time first_tokens of each stage on each batch. batches: a name -> prompt lengths.
+    """Time first_tokens of each stage on each batch. batches: maps a name to prompt lengths.
 
-    linear calls: products with a weight matrix, each of which reads the matrix once. tokens: against the first stage's.
-    Raises ValueError unless stages is a list of Stage classes with different names.
+    linear calls: products with a weight matrix, each of which reads the matrix once. tokens: whether they equal those
+    of the first stage. Raises ValueError unless stages is a list of Stage classes with different names.
     """
 
     def contender(stage_class: type[Stage], lengths: List[int]) -> Contender:
@@ -66,12 +66,11 @@ def compare_prefills(
 def compare_steps(
     stages: List[type[Stage]], model: Model, batches: Mapping[str, List[SamplingParams]], repeats: int = 8
 ) -> Table:
-    """Time next_tokens of each stage on each batch. batches: a name -> what each sequence asks for; max_tokens is
-    ignored. Drawn rows need a seed for their tokens to be the same.
+    """Time next_tokens of each stage on each batch. batches: maps a name to what each sequence asks for.
 
+    max_tokens is ignored. Drawn rows need a seed for their tokens to be the same.
     reads, bytes: of the host (profiling.host_reads). noise rows, sorted rows: rows of the vocabulary's size that noise
     is drawn for, and that go through a sort.
-
     Raises ValueError unless stages is a list of Stage classes with different names.
     """
 
@@ -87,7 +86,7 @@ def compare_steps(
 
 
 class RowCounter(TorchFunctionMode):
-    """Counts rows [V] that go through a sort, and that noise is drawn for."""
+    """Counts the rows [V] that go through a sort, and those that noise is drawn for."""
 
     def __init__(self, vocab_size: int) -> None:
         super().__init__()
@@ -107,7 +106,7 @@ class RowCounter(TorchFunctionMode):
 
 
 def ready(stage: Stage, model: Model, params: List[SamplingParams]) -> list[Sequence]:
-    """Make a sequence for each of params, prefilled with PROMPT_LEN tokens, its first token appended."""
+    """Make a sequence for each of params, prefilled with PROMPT_LEN tokens, with its first token appended."""
     seqs = requests(mixed_prompts(model, [PROMPT_LEN] * len(params)), list(params))
     for seq, token in zip(seqs, stage.first_tokens(seqs), strict=True):
         seq.append(token)

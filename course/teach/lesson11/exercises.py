@@ -42,7 +42,7 @@ Mask = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def _mask_tensors(rows: int, vocab: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """All numbers are quarters, so that sums are exact in any order."""
+    """Draw the tensors of a case. All numbers are quarters, so that sums are exact in any order."""
     ints = partial(torch.randint, generator=torch.Generator().manual_seed(seed))
     logits = ints(-40, 40, (rows, vocab)) / 4
     words = -(-vocab // WORD)
@@ -68,14 +68,14 @@ def masked_logits(logits: Tensor, allowed: Tensor, counts: Tensor, presence: Ten
 
 
 def _with_bits(bits: Callable[[Tensor, int], Tensor]) -> Mask:
-    """Right, but for the bits that allow tokens."""
+    """Make a mask that is right except for the bits that allow tokens."""
     return lambda logits, allowed, counts, presence, frequency: _penalised(logits, counts, presence, frequency).where(
         bits(allowed, logits.shape[1]).bool(), -torch.inf
     )
 
 
 def _with_penalties(penalised: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> Mask:
-    """Right, but for the penalties."""
+    """Make a mask that is right except for the penalties."""
     return lambda logits, allowed, counts, presence, frequency: penalised(
         logits, counts, presence[:, None], frequency[:, None]
     ).where(_bits(allowed, logits.shape[1]).bool(), -torch.inf)
@@ -164,7 +164,7 @@ def own_mask(answer: Mask) -> None:
 
 
 def _require_capture(answer: Callable[..., Tensor], handed: tuple[Tensor, ...]) -> None:
-    """Raises Wrong for an answer whose host waits in a way that host_reads does not see, such as numpy()."""
+    """Raise Wrong if the host waits for the answer in a way that host_reads does not see, such as numpy()."""
     try:
         capture(lambda: answer(*handed), handed[0].device)
     except RuntimeError as error:
@@ -185,7 +185,7 @@ RACES = [((0.0,), 3, 1), ((1.0,), 3, 2), ((0.5,), 4, 3), ((0.0, 1.0), 5, 4), ((2
 
 
 def _race_tensors(temperatures: tuple[float, ...], vocab: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Each row's winner rings so much earlier than the others that no rounding changes it."""
+    """Draw logits, temperatures and noise; each row's winner rings so early that no rounding changes it."""
     generator = torch.Generator().manual_seed(seed)
     logits = 2 * torch.randn(len(temperatures), vocab, generator=generator)
     noise = torch.empty_like(logits).exponential_(generator=generator)
@@ -203,7 +203,7 @@ def _race(logits: Tensor, temperature: Tensor, noise: Tensor) -> Tensor:
 
 
 def _drawn_by(choice: Choice) -> Choice:
-    """Greedy rows as they are, and `choice` for the others."""
+    """Choose the greedy tokens for greedy rows, and let `choice` choose for the others."""
     return lambda logits, t, noise: torch.where(t > 0, choice(logits, t, noise), logits.argmax(-1))
 
 

@@ -14,10 +14,10 @@ LABELS = 60
 
 
 def draw_flat_batch(query_start: List[int]) -> Grid:
-    """Draw the padded batch and the flat one. query_start [B + 1]: where each sequence begins in the flat one, and the
-    end. Last rows have a thick frame.
+    """Draw the padded batch and the flat one. The last row of each sequence has a thick frame.
 
-    Raises ValueError when it does not begin with 0 and grow.
+    query_start [B + 1]: where each sequence begins in the flat batch, and the end. Raises ValueError when it does not
+    begin with 0 and grow.
     """
     starts = [int(n) for n in query_start]
     lengths = [end - start for start, end in pairwise(starts)]

@@ -10,7 +10,7 @@ from ..views.said import Said, say
 
 
 def say_logit_bits(stage_class: type[Stage], model: Model, sizes: tuple[int, ...] = (2, 16, 64)) -> Said:
-    """Decode one sequence alone, and as the first of batches of other sizes, and compare its logits."""
+    """Decode one sequence alone, and as the first of batches of these sizes; say whether its logits are the same."""
     stage, seqs = ready_batch(stage_class, model, [8], max_num_seqs=max(sizes))
     alone = stage.decode(seqs)[0]
     sentences = []
