@@ -1,4 +1,4 @@
-"""An answer as handed in: whether it is still the stub as handed out, and where in the learner's cell an error arose."""
+"""An answer as handed in: whether it is still the stub that was handed out, and where in the cell an error arose."""
 
 from __future__ import annotations
 

@@ -143,6 +143,6 @@ def _large() -> PagedCase:
 
 
 def _aimed(context_lens: list[int], factor: float) -> PagedCase:
-    """Make a case whose new keys point along the queries (or against them): the first score is the largest (or least)."""
+    """Make a case whose new keys point along the queries or against them; the first score is the largest, or least."""
     case = _case(context_lens, num_kv_heads=1)
     return case._replace(k=factor * case.q)

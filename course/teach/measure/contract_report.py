@@ -24,7 +24,7 @@ FEW = 3
 
 @dataclass(frozen=True, repr=False)
 class ContractReport(View):
-    """outcomes: one a promise, in the order in which they lean on each other. True when nothing is broken."""
+    """Outcomes of a stage's promises, in the order in which these depend on each other. True when nothing is broken."""
 
     stage_class: type[Stage]
     outcomes: tuple[Outcome, ...]
@@ -59,7 +59,7 @@ class ContractReport(View):
         return f"{_promise(outcome)}<br>{inline(self.message(outcome))}"
 
     def message(self, outcome: Outcome) -> str:
-        """What is wrong, with the line of the stage's own module or cell where an error of its own is behind it."""
+        """Say what is wrong; for an error of the stage's own, with the line of its module or cell."""
         if outcome.error is None:
             return outcome.reason
         namespace = vars(sys.modules[self.stage_class.__module__])
@@ -77,7 +77,7 @@ class ContractReport(View):
         return f"{tried - len(self.broken)} of {tried} promises held, {len(self.broken)} broken"
 
     def _not_tried(self) -> list[tuple[str, str]]:
-        """(reason, titles)."""
+        """List (reason, titles) of the promises that were not tried."""
         reasons: dict[str, list[str]] = {}
         for outcome in self.outcomes:
             if outcome.verdict == "not tried":
@@ -91,10 +91,10 @@ class ContractReport(View):
 def contract(
     stage_class: type[Stage], *, quick: bool = False, device: str | None = None, seconds: float = SECONDS
 ) -> ContractReport:
-    """Try every promise on a stage class, with a bar while it runs. Errors of the stage's are part of the report.
+    """Try every promise on a stage class, with a bar while it runs. Errors of the stage are part of the report.
 
-    quick: leave the slow promises out. device: where the models lie (this machine's, by default). seconds: after which
-    a promise is stopped. Raises ValueError for what is no Stage class.
+    quick: leave the slow promises out. device: where the models are; None: this machine's. seconds: after which a
+    promise is stopped. Raises ValueError for anything but a Stage class.
     """
     if not (isinstance(stage_class, type) and issubclass(stage_class, Stage)):
         raise ValueError(f"stage_class must be a Stage class (not an object of it), got {stage_class!r}")
@@ -102,7 +102,7 @@ def contract(
 
 
 def report_on(stage_class: type[Stage], promises: Iterable[Promise] | None = None, **options: Any) -> ContractReport:
-    """Try a stage's promises under a bar. promises: None for all that fit it. options: of check_promises."""
+    """Try a stage's promises under a bar. promises: None for all that fit it. options: those of check_promises."""
     chosen = [*(promises_of(stage_class) if promises is None else promises)]
     outcomes = []
     with progress_bar(f"promises of {stage_class.name}", total=len(chosen)) as done:

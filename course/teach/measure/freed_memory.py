@@ -15,14 +15,14 @@ from IPython import get_ipython
 
 
 def install() -> None:
-    """From this cell on. Nothing to do outside of IPython."""
+    """Give freed memory back after each cell from this one on. Outside of IPython there is nothing to do."""
     shell = get_ipython()
     if shell is not None and give_back not in shell.events.callbacks["post_run_cell"]:
         shell.events.register("post_run_cell", give_back)
 
 
 def give_back(result: Any = None) -> None:
-    """Let glibc return freed memory; other C libraries have no such function, and nothing happens."""
+    """Let glibc return freed memory. Other C libraries have no such function, and nothing happens."""
     trim = _malloc_trim()
     if trim is not None:
         trim(0)

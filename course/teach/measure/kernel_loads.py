@@ -28,8 +28,10 @@ NAN = {"fp32": np.float32("nan"), "fp16": np.float16("nan"), "bf16": np.uint16(0
 
 
 class Touch(NamedTuple):
-    """One load or store of a program: the address of each lane, and which lanes the mask lets through. is_open: a load
-    with masked lanes and without `other`."""
+    """One load or store of a program: the address of each lane, and which lanes the mask lets through.
+
+    is_open: whether it is a load with masked lanes and without `other`.
+    """
 
     kind: str
     addresses: np.ndarray
@@ -46,7 +48,7 @@ Access = Callable[[Touch], None]
 
 
 def count_loads(attention: Callable[..., Tensor], case: PagedCase) -> tuple[Tensor, Tensor]:
-    """How often the programs of attention(*case) load each value of k_cache and of v_cache; two tensors of that shape.
+    """Count how often the programs of attention(*case) load each value of k_cache and v_cache: two tensors of counts.
 
     Where kernels are compiled, attention must be importable: a function of a notebook raises ValueError there.
     """
@@ -116,12 +118,12 @@ def watched(access: Access) -> Iterator[None]:
 
 
 def _let_through(mask: Any) -> np.ndarray:
-    """The booleans of a mask: a block pointer's is an array already."""
+    """Return the booleans of a mask. A block pointer's mask is an array already."""
     return mask if isinstance(mask, np.ndarray) else mask.data
 
 
 def _nan_like(ptrs: Any) -> Any:
-    """NaN of the type that is loaded; None for integers."""
+    """Make NaN of the type that is loaded; None for integers."""
     from triton.runtime.interpreter import TensorHandle
 
     dtype = ptrs.get_element_ty()
@@ -134,8 +136,11 @@ class OutOfBounds(Exception):
 
 
 class GuardedKernel:
-    """A kernel whose interpreted programs may touch only the tensors that they were given: else OutOfBounds is raised,
-    before the interpreter would read or overwrite this process's own memory. A compiled kernel runs as it is."""
+    """Kernel whose interpreted programs may touch only the tensors that they were given; others raise OutOfBounds.
+
+    It is raised before the interpreter would read or overwrite this process's own memory. A compiled kernel runs as it
+    is.
+    """
 
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
@@ -179,14 +184,14 @@ def _describe(kind: str, address: int, tensors: dict[str, Tensor]) -> str:
 
 
 def plain_function(kernel: Any) -> Any:
-    """The Python function inside a kernel of Triton or Numba; any other function is returned as it is."""
+    """Return the Python function inside a kernel of Triton or Numba; any other function is returned as it is."""
     while isinstance(kernel, (triton_mode.InterpretedKernel, GuardedKernel)):
         kernel = kernel.kernel
     return getattr(kernel, "fn", getattr(kernel, "py_func", kernel))
 
 
 def main() -> None:
-    """The child's side of count_loads: a pickled request on stdin, the pickled counts on stdout."""
+    """Serve count_loads in a child process: read a pickled request from stdin, write the pickled counts to stdout."""
     module, name, arguments = pickle.load(sys.stdin.buffer)
     counts = _count(getattr(importlib.import_module(module), name), arguments)
     sys.stdout.buffer.write(pickle.dumps(counts))

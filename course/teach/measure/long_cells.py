@@ -1,5 +1,4 @@
-"""Long cells: in a notebook that a learner looks at, a cell of more than a second counts its seconds, and a cell that
-is interrupted says so in one line, where IPython prints the call stack."""
+"""Long cells: for a learner, a cell of more than a second counts its seconds, and an interrupt is told in one line."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ INTERRUPTED = "KeyboardInterrupt: this cell was interrupted. Run it again to sta
 
 
 def install() -> None:
-    """From the next cell on. Outside a notebook, and in a run that is recorded or compared, there is nothing to do."""
+    """Count seconds from the next cell on. Do nothing outside a notebook, and in a run that is recorded or compared."""
     if not is_watched():
         return
     shell = get_ipython()
@@ -33,7 +32,7 @@ def install() -> None:
 
 
 class Sign:
-    """Counts the seconds of a cell in its output, from the first one on; gone when the cell is done."""
+    """Counts the seconds of a cell in its output, from the first second on. The sign goes when the cell is done."""
 
     def __init__(self) -> None:
         self._over = threading.Event()

@@ -11,6 +11,6 @@ from roseinfer.profiling.clock import seconds_of
 
 
 def median_ms(calls: Mapping[str, Callable[[], object]], repeats: int = 20) -> dict[str, float]:
-    """Median time of each call in ms. The calls are made in turn, after two rounds that do not count."""
+    """Measure the median time of each call in ms. The calls are made in turn, after two rounds that do not count."""
     timed = interleaved({name: partial(seconds_of, call) for name, call in calls.items()}, repeats, warmup=2)
     return {name: 1e3 * median(seconds) for name, seconds in timed.items()}

@@ -42,7 +42,7 @@ def progress_bar(label: str, total: int) -> Iterator[Callable[[], None]]:
 
 
 def is_watched() -> bool:
-    """A kernel, and not one of ours that records or compares: those keep no learner's record either."""
+    """Whether a learner looks at this kernel. Kernels that record or compare keep no learner's record, either."""
     return hasattr(get_ipython(), "kernel") and journal.place() is not None
 
 

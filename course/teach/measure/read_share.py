@@ -15,8 +15,10 @@ TOTAL = "total"  # the whole step
 
 @dataclass(frozen=True, repr=False)
 class Reading(View):
-    """percent: the share that the trace has. answer: the one that was read, None for none yet. text/plain has neither:
-    both differ from run to run."""
+    """Share that a reader read off a timeline. percent: what the trace has. answer: what was read, None for none yet.
+
+    text/plain has neither: both differ from run to run.
+    """
 
     span: str
     percent: float
@@ -42,7 +44,7 @@ class Reading(View):
         return 0 < self.answer < 1 < self.percent and abs(100 * self.answer - self.percent) <= WITHIN
 
     def _reason(self) -> str:
-        """What a wrong answer looks like, if it looks like something."""
+        """Say what a wrong answer looks like: a fraction, the share of all the rest, or neither."""
         assert self.answer is not None, "only for an answer"
         if self._is_fraction:
             return "It looks like a fraction: percent are 100 times as much."
@@ -67,7 +69,7 @@ def read_share(trace: Trace, span: str, answer: float | None = None) -> Reading:
 
 
 def _first_step(trace: Trace) -> dict[str, float]:
-    """Lengths in ns of the first decode step on the host, and of the first span of each label in it."""
+    """Return the length in ns of the first decode step on the host, and of the first span of each label in it."""
     query = "SELECT name, ts, dur FROM slice WHERE cat = 'user_annotation' AND name LIKE 'roseinfer.%' ORDER BY ts"
     spans = [(name.rpartition(".")[2], start, length) for name, start, length in trace.rows(query)[1]]
     step = next(((start, length) for name, start, length in spans if name == TOTAL and length > 0), None)

@@ -13,7 +13,7 @@ from roseinfer.stage import Stage
 def ready_batch(
     stage_class: type[Stage], model: Model, prompt_lens: List[int], steps: int = 0, max_tokens: int = 64, **sizes: int
 ) -> tuple[Stage, list[Sequence]]:
-    """A fresh stage and one sequence for each prompt length: prefilled, and decoded `steps` times.
+    """Make a fresh stage and one sequence for each prompt length: prefilled, and decoded `steps` times.
 
     sizes: num_blocks or block_size of the stage; by default four blocks of 64 slots for each sequence.
     """

@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, repr=False)
 class Recorded(View):
-    """text/plain says what is asked for, and no more: a reader's own report changes no notebook's recorded outputs."""
+    """Recorded results. text/plain says only what is asked for: a reader's own report changes no recorded outputs."""
 
     what: str
     cards: list[str]
@@ -39,7 +39,7 @@ class Recorded(View):
 
 
 def recorded(model: str = "random:gpt2", batch_size: int | None = None, folder: Path = DATA) -> Recorded:
-    """The recorded ladders of that model, and of that batch size if one is given, each under its label.
+    """Show the recorded ladders of that model, and of that batch size if one is given, each under its label.
 
     Raises ValueError for a file of that name in runs/ that is no ladder.
     """
@@ -54,7 +54,7 @@ def recorded(model: str = "random:gpt2", batch_size: int | None = None, folder: 
 
 
 def recorded_kernels(folder: Path = DATA) -> Recorded:
-    """Recorded times of the paged attention kernel, a table each. Raises as `recorded`."""
+    """Show the recorded times of the paged attention kernel, a table each. Raises ValueError as `recorded` does."""
     from roseinfer.bench.kernel_times import KernelTimes
 
     found = results(KernelTimes, folder, "runs/*/kernels*.json", "roseinfer bench kernels")
@@ -64,8 +64,10 @@ def recorded_kernels(folder: Path = DATA) -> Recorded:
 
 
 def recorded_online(folder: Path = DATA) -> Recorded:
-    """Throughput against latency over budgets, of the runs of `roseinfer bench online` in data/online and data/runs,
-    each a chart. Runs with one budget are left out. Raises as `recorded`."""
+    """Chart throughput against latency over budgets, for each recorded run of `roseinfer bench online`.
+
+    The runs are in data/online and data/runs; those with one budget are left out. Raises ValueError as `recorded` does.
+    """
     from roseinfer.bench.online import OnlineResult, latency_chart
 
     cards = [
@@ -80,7 +82,7 @@ def recorded_online(folder: Path = DATA) -> Recorded:
 
 
 def recorded_trace(stage: type[Stage] | str, folder: Path = DATA) -> Trace | None:
-    """The newest recorded trace of a stage (its class or name), None if there is none."""
+    """Load the newest recorded trace of a stage (its class or name); None if there is none."""
     from roseinfer.profiling import Trace
 
     name = stage if isinstance(stage, str) else stage.name
@@ -89,7 +91,7 @@ def recorded_trace(stage: type[Stage] | str, folder: Path = DATA) -> Trace | Non
 
 
 def results(kind: type[R], folder: Path, pattern: str, command: str) -> Iterator[tuple[Path, R]]:
-    """The files of `folder` that match, read."""
+    """Read the files of `folder` that match. Raises ValueError for a file that is no result of this kind."""
     for path in sorted(folder.glob(pattern)):
         try:
             yield path, kind(**json.loads(path.read_text(encoding="utf-8")))

@@ -1,4 +1,4 @@
-"""What a stage without a queue is given instead: two loops that take requests at any time, a forward a step."""
+"""Loops for a stage without a queue: two loops that take requests at any time and run one forward a step."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from roseinfer.stage import Stage
 
 
 class RequestLoop(ABC):
-    """add, step and has_work as stage 14 has them, over a stage that knows prefill and decode alone.
+    """Loop with stage 14's add, step and has_work, over a stage that has only prefill and decode.
 
-    A step is one forward: one prompt, or one token of each sequence that runs. Any stage; it is not changed.
+    A step is one forward: one prompt, or one token of each sequence that runs. Any stage will do; it is not changed.
     """
 
     name: str
@@ -30,7 +30,7 @@ class RequestLoop(ABC):
         return bool(self.waiting or self.running)
 
     def add(self, seq: Sequence) -> None:
-        """Raises ValueError for a sequence that could never run to its end, or is here."""
+        """Add a sequence to the queue. Raises ValueError if it could never run to its end, or is here already."""
         if seq in self.waiting:
             raise ValueError(f"sequence {seq.seq_id} waits already")
         check_startable(self.stage, [seq])
@@ -44,13 +44,15 @@ class RequestLoop(ABC):
         seq.finish_reason = "abort"
 
     def step(self) -> list[Sequence]:
-        """One forward; the sequences that have one token more."""
+        """Run one forward; return the sequences that have one token more."""
         seqs, num_new = self.schedule()
         return self.commit(seqs, self.run(seqs, num_new))
 
     def schedule(self) -> tuple[list[Sequence], list[int]]:
-        """The sequences of the next step and how many tokens of each. Raises OutOfBlocks when blocks are held that
-        no sequence here can give back."""
+        """Choose the sequences of the next step and how many tokens of each.
+
+        Raises OutOfBlocks when blocks are held that no sequence here can give back.
+        """
         if self.waiting and self.may_join(self.waiting[0]):
             return [self.waiting[0]], [len(self.waiting[0])]
         if self.waiting and not self.running:
@@ -75,8 +77,10 @@ class RequestLoop(ABC):
 
 
 class PromptByPrompt(RequestLoop):
-    """The loop of roseinfer.generate: a request joins, with a forward of its own, once a slot and blocks for
-    the longest that it may become are free."""
+    """Loop of roseinfer.generate: a request joins, with its own forward, once a slot and all its blocks are free.
+
+    These are the blocks for the longest that it may become.
+    """
 
     name = "prompt by prompt"
 
@@ -85,7 +89,7 @@ class PromptByPrompt(RequestLoop):
 
 
 class StaticBatches(RequestLoop):
-    """As many as there are and fit begin together; no request joins until the last of them has ended."""
+    """Loop in which as many requests as fit begin together; none joins until the last of them has ended."""
 
     name = "static batches"
     is_open = False  # until its sequences decode, others may join the batch

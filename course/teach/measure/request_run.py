@@ -1,4 +1,4 @@
-"""record_run: requests that come when they like, over any stage, and what became of each in which step."""
+"""record_run: requests that arrive at any time, over any stage, and what became of each in which step."""
 
 from __future__ import annotations
 
@@ -31,9 +31,11 @@ PROMPT, RECOMPUTED, DECODE = "prompt", "recomputed", "decode"
 
 
 class Row(NamedTuple):
-    """A request in a step. request: its place among the arrivals. num_new: tokens that the step computes of it.
-    num_cached: those in the cache before. num_recomputed: of the new ones, those that a step had computed before.
-    got_token: a prompt that is cut gets none."""
+    """Request in a step. request: its place among the arrivals. num_new: how many of its tokens the step computes.
+
+    num_cached: tokens in the cache before. num_recomputed: new tokens that a step had computed before. got_token:
+    whether it got a new token; a prompt that is cut gets none.
+    """
 
     request: int
     num_new: int
@@ -45,8 +47,10 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunStep:
-    """times: as the engine keeps them (engine/step.py). rows: in the step's order. num_captures: graphs that it
-    captured, which takes as long as several steps. pool: None where the run has no pool_size."""
+    """One step. times: as the engine keeps them (engine/step.py). rows: in the step's order.
+
+    num_captures: graphs that it captured, which takes as long as several steps. pool: None if the run has no pool_size.
+    """
 
     times: StepRecord
     rows: tuple[Row, ...]
@@ -63,7 +67,7 @@ class RunStep:
 
 @dataclass(eq=False, slots=True)
 class RunRequest:
-    """times: as the engine keeps them. preempted: when it gave its blocks back, in seconds or steps of the clock."""
+    """One request. times: as the engine keeps them. preempted: when it gave its blocks back, by the run's clock."""
 
     arrival: Arrival
     seq: Sequence
@@ -74,9 +78,11 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class Run:
-    """One run. clock: "steps", "seconds" or "model", what its times are counted in. budget: tokens of a step at most,
-    None for no limit. requests: in the order of the arrivals; of a step's rows, `request` is the place in this list.
-    pool_size: of a stage from 14 on; None for other loops, and by the wall clock, where to look would take time."""
+    """One run. clock: "steps", "seconds" or "model", the unit of its times. requests: in the order of the arrivals.
+
+    budget: tokens of a step at most, None for no limit. The `request` of a step's row is a place in `requests`.
+    pool_size: of a stage from 14 on; None for other loops, and by the wall clock, where looking would take time.
+    """
 
     name: str
     clock: str
@@ -106,19 +112,19 @@ class Run:
         return sum(step.tokens_of(kind) for step in self.steps)
 
     def rows_of(self, request: int) -> Iterator[tuple[int, Row]]:
-        """The numbers of the steps that computed a part of one request, and its row in each."""
+        """Yield the number of each step that computed a part of one request, and the request's row in it."""
         for number, step in enumerate(self.steps):
             yield from ((number, row) for row in step.rows if row.request == request)
 
     def metrics(self) -> dict[str, dict[str, float]]:
-        """As planning/definitions.py defines and sums them up, in units of the clock."""
+        """Sum up the metrics of planning/definitions.py, in units of the clock."""
         return summary(request.times for request in self.requests)
 
 
 def work(model: Model, arrivals: List[Arrival | tuple[float, int, int]], seed: int = 0) -> Work:
-    """Requests with prompts of random ids. arrivals: (when, prompt_len, output_len) each, or Arrival.
+    """Make requests with prompts of random ids. arrivals: (when, prompt_len, output_len) each, or Arrival.
 
-    Raises ValueError for none, one out of order, or a bad value.
+    Raises ValueError for no arrivals, one out of order, or a bad value.
     """
     own = [arrival if isinstance(arrival, Arrival) else Arrival(*arrival) for arrival in arrivals]
     require_order(own)
@@ -130,9 +136,9 @@ def record_run(stage: Any, work: Work, clock: str | StepTime = "steps", name: st
 
     stage: anything with add, step, has_work, schedule and commit (stages from 14 on, an Engine, a RequestLoop); another
     stage runs in the loop of roseinfer.generate. It is watched from outside and left as it was.
-    clock: "steps", where each lasts 1 and arrivals are in steps, so that a run is the same every time; a function from
-    a step's tokens to how long it lasts, as exact; or "wall", where arrivals are in seconds.
-    name: of the run in pictures, None for the stage's, and its budget.
+    clock: "steps", where each step lasts 1 and arrivals are in steps, so that a run is the same every time; a function
+    from a step's tokens to how long it lasts, which is as exact; or "wall", where arrivals are in seconds.
+    name: of the run in pictures; None: the stage's name and its budget.
 
     Raises ValueError for another clock, a stage that has work of its own, and a request that can never fit.
     """
@@ -163,14 +169,14 @@ def name_of(stage: Any) -> str:
 
 
 def num_graphs(loop: Any) -> int:
-    """Graphs that a stage, the stage of a RequestLoop or an Engine has captured so far."""
+    """Count the graphs that a stage, the stage of a RequestLoop or an Engine has captured so far."""
     if hasattr(loop, "runner"):
         return len(loop.runner.graphs.graphs) if loop.runner.graphs else 0
     return len(getattr(getattr(loop, "stage", loop), "graphs", ()))
 
 
 class ModelClock:
-    """Stands still until time is spent, or waited for."""
+    """Clock that stands still until time is spent, or waited for."""
 
     def __init__(self, time: float = 0) -> None:
         self.time = time
@@ -186,10 +192,11 @@ class ModelClock:
 
 
 class _RequestRecorder:
-    """Records what becomes of requests, from a queue's schedule, commit and preempt: the first says which requests are
-    in a step, the second which got a token. Several steps may be scheduled before the first of them is committed.
+    """Records what becomes of requests, from a queue's schedule, commit and preempt.
 
-    step_time: of a model's clock; None for the wall's."""
+    schedule says which requests are in a step, and commit which got a token. Several steps may be scheduled before the
+    first of them is committed. step_time: of a model's clock; None for the wall clock.
+    """
 
     def __init__(self, loop: Any, step_time: StepTime | None) -> None:
         self.loop, self.step_time = loop, step_time
@@ -213,7 +220,7 @@ class _RequestRecorder:
         self.requests[request.seq.seq_id] = request
 
     def listening(self) -> AbstractContextManager[Any]:
-        """Inside, calls of the queue's methods come here first."""
+        """Let this recorder hear the calls of the queue's methods, until the context is left."""
         listeners = {"schedule": self._schedule, "commit": self._commit, "preempt": self._preempt}
         methods: dict[str, Any] = {
             name: partial(listener, getattr(self.queue, name))

@@ -33,11 +33,11 @@ LIVE = ["step ms", "GB/s", "GFLOP/s", "of the roof", "the roof here"]
 
 
 def roofline(result: LadderResult | List[type[Stage]], model: Model | None = None, **sizes: Any) -> Roofline:
-    """The median step of each stage of a race, and the step's floor, under the machine's two ceilings.
+    """Chart the median step of each stage of a race, and the step's floor, under the machine's two ceilings.
 
     result: what teach.race or bench.ladder returned, or stages, which are then raced on `model`; sizes: race's
     arguments, such as batch_size. A stage's bytes are those of the floor, and what its own copies read and write (twice
-    bytes copied) and its fills write; its flops are the floor's, for all stages compute the same. transformers' bytes
+    bytes copied) and its fills write; its flops are the floor's, as all stages compute the same. transformers' bytes
     are not counted, so it has no point. Raises ValueError for a result without a counted stage, for stages without a
     model, and for a model beside a result.
     """
@@ -51,7 +51,7 @@ def roofline(result: LadderResult | List[type[Stage]], model: Model | None = Non
 
 
 class Roofline:
-    """What `roofline` returns: a chart, and below it a table of the same points, the floor's before those of stages."""
+    """Result of `roofline`: a chart, and below it a table of the same points, the floor's before those of stages."""
 
     def __init__(self, result: LadderResult) -> None:
         import pandas as pd

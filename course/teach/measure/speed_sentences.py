@@ -19,7 +19,7 @@ SLOWER = round(1 / CLOSE, 2)
 
 
 def say_speeds(result: LadderResult | Table, *reasons: str) -> Said:
-    """Sentences on each stage beside the first: of a race, or of each batch of teach.compare_shapes.
+    """Compare the speed of each stage with the first in sentences: of a race, or of each batch of teach.compare_shapes.
 
     reasons: sentences that explain the counts, and hold on every machine.
     Raises ValueError for a table without the columns batch, stage and speed.
@@ -37,7 +37,7 @@ def say_speeds(result: LadderResult | Table, *reasons: str) -> Said:
 
 
 def speed_ratio(result: LadderResult, faster: str) -> float:
-    """How many times as fast as the first stage of a race the stage of that name decodes.
+    """Return how many times as fast as the first stage of a race the stage of that name decodes.
 
     Raises ValueError for a name that took no part.
     """

@@ -52,7 +52,7 @@ def draw_step_parts(
 
 
 def chart_of(parts: dict[str, dict[str, float]], text: str) -> Chart:
-    """parts: stage -> part -> seconds."""
+    """Chart the parts of each stage's step as stacked bars. parts: stage -> part -> seconds."""
     import altair as alt
     import pandas as pd
 

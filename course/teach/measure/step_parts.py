@@ -38,7 +38,7 @@ class TimedStep:
     spans: list[TimedSpan]
 
     def parts(self) -> dict[str, float]:
-        """Seconds of each part; together they are the step."""
+        """Return the seconds of each part; together the parts are the step."""
 
         def total(*names: str) -> float:
             return sum(each.seconds for each in self.spans if each.name in names)
@@ -54,7 +54,7 @@ class TimedStep:
 def step_parts(
     stages: tuple[type[Stage], ...], model: Model, batch_size: int, prompt_len: int, steps: int
 ) -> dict[str, dict[str, float]]:
-    """Mean seconds of each part of a decode step, by stage. Stages take their steps in turn."""
+    """Measure the mean seconds of each part of a decode step, by stage. The stages take their steps in turn."""
     prompts = [[1 + row % 7] * prompt_len for row in range(batch_size)]
     names = [name for name, module in model.named_modules() if hasattr(module, "in_features")]
     runs: dict[str, Callable[[], TimedStep]] = {}

@@ -15,15 +15,18 @@ class PoolSize(NamedTuple):
 
 
 class Holding(NamedTuple):
-    """blocks: ids of a request's blocks, in the order of its tokens. num_cached: tokens in them before the step."""
+    """Blocks of one request: their ids, in the order of its tokens. num_cached: tokens in them before the step."""
 
     blocks: tuple[int, ...]
     num_cached: int
 
 
 class StepPool(NamedTuple):
-    """waiting: requests in the queue's order. held: by request. given_back: how many blocks each request gave back
-    that was preempted for this step. Requests by their places among the arrivals."""
+    """Queue and pool in a step. Requests are named by their places among the arrivals. held: blocks by request.
+
+    waiting: requests in the queue's order. given_back: how many blocks each request gave back that was preempted for
+    this step.
+    """
 
     waiting: tuple[int, ...]
     held: dict[int, Holding]
@@ -40,7 +43,7 @@ class PoolWatch:
 
     @classmethod
     def of(cls, queue: Any) -> PoolWatch | None:
-        """None for a queue without block tables of its own, such as an Engine's scheduler."""
+        """Make a watch; None for a queue without block tables of its own, such as an Engine's scheduler."""
         has_both = all(hasattr(queue, name) for name in ("tables", "waiting", "block_size", "max_num_seqs"))
         return cls(queue) if has_both else None
 
@@ -51,7 +54,7 @@ class PoolWatch:
         self._given_back[request] = num_blocks
 
     def look(self, seqs: List[Sequence]) -> StepPool:
-        """After a step was scheduled. seqs: those that have been added, in the order of their places."""
+        """Look at queue and pool after a step was scheduled. seqs: those added so far, in the order of their places."""
         tables, given_back = self.queue.tables, self._given_back
         self._given_back = {}
         places = {seq.seq_id: place for place, seq in enumerate(seqs)}

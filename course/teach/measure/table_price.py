@@ -25,8 +25,9 @@ def table_price(
 ) -> Table:
     """Decode each batch for `steps` steps: rows built, rows that differ from the step before, and the build's time.
 
-    batches: a name -> prompt lengths, one a sequence. stage_class: one with build_block_tables, such as BlockTable.
-    The build is timed alone, after the last step; it is set against the whole step and against the step's floor.
+    batches: maps a name to prompt lengths, one a sequence. stage_class: one with build_block_tables, such as
+    BlockTable.
+    The build is timed alone, after the last step, and compared with the whole step and with the step's floor.
     Raises ValueError for a stage without block tables.
     """
     import pandas as pd
@@ -66,13 +67,13 @@ def table_price(
 
 
 def require_tables(argument: str, stage_class: type[Stage]) -> None:
-    """Raises ValueError unless the stage builds block tables."""
+    """Raise ValueError unless the stage builds block tables."""
     if not hasattr(stage_class, "build_block_tables"):
         raise ValueError(f"{argument} must be a stage with block tables, such as BlockTable, got {stage_class.name}")
 
 
 def _decode(stage: Stage, seqs: list[Sequence], steps: int) -> tuple[int, float]:
-    """Table rows that changed from one step to the next, over `steps` steps, and the median seconds of a step."""
+    """Decode `steps` steps; return how many table rows changed between steps, and the median seconds of a step."""
     before, changed, seconds = _tables(stage, seqs), 0, []
     for _ in range(steps):
         seconds.append(seconds_of(lambda: decode_step(stage, seqs)))

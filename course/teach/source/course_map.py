@@ -10,7 +10,7 @@ from roseinfer.stage import Stage
 
 
 def course_map(stages: List[type[Stage]]) -> Table:
-    """One row per stage: its class and its module's first line. What it gives is left to its lesson's predictions."""
+    """Make a row per stage: its class and its module's first line. The gain is left to each lesson's predictions."""
     import pandas as pd
 
     rows = []

@@ -19,7 +19,7 @@ from . import listing, members
 
 @dataclass(frozen=True, repr=False)
 class FunctionSource(View):
-    """text/plain names the functions and their files, and none of their lines: the library goes on."""
+    """Source of functions. text/plain names them and their files without any lines, which change with the library."""
 
     functions: tuple[FunctionType, ...]
 
@@ -36,7 +36,7 @@ class FunctionSource(View):
 
 
 def show_source(*functions: Callable[..., Any]) -> FunctionSource:
-    """The source of functions, compiled ones too. Raises ValueError for what is no function, or has no source."""
+    """Show the source of functions, compiled ones too. Raises ValueError for what is no function, or has no source."""
     plain = tuple(plain_function(function) for function in functions)
     if bad := [function for function in plain if not isinstance(function, FunctionType)]:
         raise ValueError(f"functions must be functions, got {bad[0]!r}")

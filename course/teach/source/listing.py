@@ -49,12 +49,12 @@ KINDS = (
 
 
 def fold(summary: str, content: str, lines: int) -> str:
-    """Code below its summary, open when it has at most OPEN_LINES lines."""
+    """Put code below its summary, open when it has at most OPEN_LINES lines."""
     return f"<details{' open' * (lines <= OPEN_LINES)}><summary>{summary}</summary>{content}</details>"
 
 
 def code_lines(source: str) -> list[str]:
-    """Each line of Python source as HTML."""
+    """Convert each line of Python source to HTML."""
     lines = [""]
     for token, text in PythonLexer(stripnl=False, ensurenl=False).get_tokens(source):
         kind = _kind(token)
@@ -68,14 +68,14 @@ def code_lines(source: str) -> list[str]:
 
 
 def listing(source: str) -> str:
-    """One source, its long lines wrapped between words. It scrolls where the page is too narrow for a word."""
+    """Show one source, its long lines wrapped between words. It scrolls if the page is too narrow for a word."""
     lines = "".join(wrapped_lines(source))
     style = f"{CODE}; min-width: {_narrowest(source.split(chr(10)))}px"
     return f'{STYLE}<div style="overflow-x: auto"><div style="{style}">{lines}</div></div>'
 
 
 def line_changes(old: str, new: str) -> tuple[int, int]:
-    """How many lines of old went and how many of new came."""
+    """Count the lines of old that went and the lines of new that came."""
     removed = added = 0
     for tag, i1, i2, j1, j2 in _opcodes(old, new):
         if tag != "equal":
@@ -84,7 +84,7 @@ def line_changes(old: str, new: str) -> tuple[int, int]:
 
 
 def side_by_side(old: str, new: str, heads: tuple[str, str]) -> str:
-    """Old source to the left, new to the right, lines that did not change level with each other."""
+    """Show the old source to the left and the new one to the right, with unchanged lines level with each other."""
     same = wrapped_lines(old, SIGN["none"])
     left, right = wrapped_lines(old, SIGN["old"]), wrapped_lines(new, SIGN["new"])
     rows = []
@@ -97,19 +97,19 @@ def side_by_side(old: str, new: str, heads: tuple[str, str]) -> str:
 
 
 def one_sided(source: str, side: Literal["old", "new"]) -> str:
-    """A source that is all new or all gone."""
+    """Show a source that is all new or all gone."""
     rows = "".join(f"<tr>{_cell(line, side)}</tr>" for line in wrapped_lines(source, SIGN[side]))
     return _scrolling("", rows, _narrowest(source.split("\n")))
 
 
 def two_columns(heads: tuple[str, str], rows: list[str], lines: list[str]) -> str:
-    """A table of code under two heads. It scrolls where a column is too narrow for the longest word of `lines`."""
+    """Make a table of code under two heads. It scrolls if a column is too narrow for the longest word of `lines`."""
     head = "".join(f'<th scope="col" style="{CELL}">{html.escape(text)}</th>' for text in heads)
     return _scrolling(f"<thead><tr>{head}</tr></thead>", "".join(rows), 2 * _narrowest(lines))
 
 
 def wrapped_lines(source: str, sign: str = "") -> list[str]:
-    """Each line as a block of HTML after a sign, which wraps between words and goes on where its code began."""
+    """Make each line a block of HTML after a sign; it wraps between words and goes on where its code began."""
     lines = []
     for text, line in zip(source.split("\n"), code_lines(source), strict=True):
         hang = CHARACTER * _hang(text)
@@ -125,18 +125,18 @@ def _scrolling(head: str, rows: str, width: int) -> str:
 
 
 def _cell(line: str | None, side: Literal["old", "new"]) -> str:
-    """Without a line it faces one that has no counterpart."""
+    """Make the cell of a line. None stands beside a line that has no counterpart."""
     return f'<td style="{CELL}; background-color: {BACKGROUND[side if line else "none"]}">{line or ""}</td>'
 
 
 def _hang(line: str) -> int:
-    """How far in a wrapped line goes on, in characters: less where its longest word needs the room."""
+    """Return how far in a wrapped line goes on, in characters: less if its longest word needs the room."""
     indent = len(SIGN["none"]) + len(line) - len(line.lstrip())
     return max(0, min(indent + HANG, COLUMN - _longest_word(line)))
 
 
 def _narrowest(lines: list[str]) -> int:
-    """How wide a column must be at least, in pixels, for no word to stand out of it."""
+    """Return the least width of a column, in pixels, at which no word stands out of it."""
     return 16 + round(CHARACTER * max(_hang(line) + _longest_word(line) for line in lines))
 
 
@@ -145,12 +145,12 @@ def _longest_word(line: str) -> int:
 
 
 def _parts(word: str) -> list[str]:
-    """A word that is longer than a column may break after its dots."""
+    """Split a word that is longer than a column after its dots, where it may break."""
     return re.split(r"(?<=\.)", word) if len(word) > COLUMN else [word]
 
 
 def _unbroken(word: re.Match[str]) -> str:
-    """The word, kept on one line where a browser would break it. Part of a comment or a string is left as it is."""
+    """Keep a word on one line where a browser would break it. Part of a comment or a string is left as it is."""
     text = html.unescape(re.sub("<[^>]*>", "", word[0]))
     if len(text) > COLUMN:
         return re.sub(r"\.(?![^<]*>)", ".<wbr>", word[0])

@@ -25,13 +25,13 @@ LAYOUT = (
 
 
 def own_methods(cls: type) -> dict[str, FunctionType]:
-    """The methods and properties that the class itself defines, in the order of its source."""
+    """Return the methods and properties that the class itself defines, in the order of its source."""
     functions = {name: _function(value) for name, value in vars(cls).items()}
     return {name: function for name, function in functions.items() if function is not None}
 
 
 def methods(cls: type) -> dict[str, FunctionType]:
-    """All methods of the class, each found through the MRO; its own first."""
+    """Return all methods of the class, each found through the MRO; its own come first."""
     found: dict[str, FunctionType] = {}
     for klass in _course_classes(cls):
         for name, function in own_methods(klass).items():
@@ -40,7 +40,7 @@ def methods(cls: type) -> dict[str, FunctionType]:
 
 
 def helpers(cls: type) -> dict[str, str]:
-    """Functions and classes that stand beside the class and its bases in their modules: name -> source."""
+    """Map the functions and classes beside the class and its bases, in their modules, to their source."""
     classes = _course_classes(cls)
     names = {klass.__name__ for klass in classes}
     found: dict[str, str] = {}
@@ -54,7 +54,7 @@ def helpers(cls: type) -> dict[str, str]:
 
 
 def source_of(function: FunctionType) -> str:
-    """Dedented source. Raises ValueError when it is nowhere to be found."""
+    """Return the dedented source of a function. Raises ValueError when it is nowhere to be found."""
     if function.__code__.co_filename == "<string>":  # inspect would take the lines of the module around it
         raise _no_source(function)
     try:
@@ -64,7 +64,7 @@ def source_of(function: FunctionType) -> str:
 
 
 def class_source(cls: type) -> str:
-    """Source of a class. Raises ValueError when it is nowhere to be found."""
+    """Return the source of a class. Raises ValueError when it is nowhere to be found."""
     try:
         return textwrap.dedent(inspect.getsource(cls)).rstrip()
     except (OSError, TypeError):
@@ -88,7 +88,7 @@ def module_source(cls: type) -> str:
 
 
 def count_code_lines(source: str) -> int:
-    """Lines that hold code: no blank lines, comments or docstrings."""
+    """Count the lines that hold code: no blank lines, comments or docstrings."""
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in LAYOUT:
@@ -104,7 +104,7 @@ def _course_classes(cls: type) -> list[type]:
 
 
 def _function(value: Any) -> FunctionType | None:
-    """The plain function inside a method, property, static or class method, or decorated function."""
+    """Find the plain function inside a method, property, static or class method, or decorated function."""
     if isinstance(value, (staticmethod, classmethod)):
         value = value.__func__
     elif isinstance(value, property):

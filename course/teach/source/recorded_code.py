@@ -1,6 +1,6 @@
 """show_graph: what a RecordedGraph plays back, as code that reads well, each name in the colour of where it comes from.
 
-torch.fx writes full names and, after each line, what is not needed any more. Both are left out here.
+torch.fx writes full names and, after each line, frees what is not needed any more. Both are left out here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KINDS = {
 
 @dataclass(frozen=True, repr=False)
 class RecordedCode(View):
-    """text/plain counts; the code is the live view, since another PyTorch or another CPU has other operations in it."""
+    """Code of a recorded graph. text/plain only counts: another PyTorch or another CPU has other operations."""
 
     num_operations: int
     num_outside: dict[str, int]
@@ -51,10 +51,10 @@ class RecordedCode(View):
 
 
 def show_graph(graph: RecordedGraph, kind_of: Callable[[str], str], first: int, last: int) -> RecordedCode:
-    """Show the first and the last lines of the recorded code, that many each.
+    """Show the first `first` and the last `last` lines of the recorded code.
 
-    kind_of: for the name of a tensor from outside "input", "pool" or "weight". Raises ValueError for another kind, or
-    for fewer than no lines.
+    kind_of: maps the name of a tensor from outside to "input", "pool" or "weight". Raises ValueError for another kind,
+    and if first or last is below 0.
     """
     if first < 0 or last < 0:
         raise ValueError(f"first and last must be at least 0, got {first!r} and {last!r}")

@@ -18,7 +18,7 @@ Beginnings = str | tuple[str, ...]
 
 @dataclass(frozen=True, repr=False)
 class SideBySide(View):
-    """heads: the two functions' names. pairs: idea -> (lines of the one, lines of the other)."""
+    """Lines of two functions. heads: their names. pairs: idea -> (lines of the one, lines of the other)."""
 
     heads: tuple[str, str]
     pairs: Mapping[str, tuple[list[str], list[str]]]
@@ -47,10 +47,10 @@ class SideBySide(View):
 def side_by_side(
     left: Callable[..., Any], right: Callable[..., Any], pairs: Mapping[str, tuple[Beginnings, Beginnings]]
 ) -> SideBySide:
-    """pairs: idea -> how the lines that carry it out begin, in left and in right; one beginning, several, or ().
+    """Show lines of two functions (or Triton kernels) that carry out the same ideas beside each other.
 
-    left, right: functions or Triton kernels. Raises ValueError for a beginning that is not the beginning of exactly
-    one line.
+    pairs: maps an idea to how its lines begin, in left and in right: one beginning, several, or (). Raises ValueError
+    for a beginning that is not the beginning of exactly one line.
     """
     left, right = plain_function(left), plain_function(right)
     found = {idea: (_lines(left, a), _lines(right, b)) for idea, (a, b) in pairs.items()}

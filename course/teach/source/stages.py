@@ -36,7 +36,7 @@ class StageSource(View):
 
 
 def show_stage(cls: type) -> StageSource:
-    """The stage's module: its header as prose, its code in colours. For a class from a notebook cell, the class.
+    """Show a stage's module: its header as prose, its code in colours. A class from a notebook cell is shown alone.
 
     Raises ValueError if cls is not a class, or has no source.
     """
@@ -49,9 +49,11 @@ def show_stage(cls: type) -> StageSource:
 
 @dataclass(frozen=True)
 class Change:
-    """One method or helper. old is empty for a new one and for one that extends the old by calling it with super(); new
-    is empty for one that is gone. exercise: the id of the exercise that asks for it, whose code is not shown; empty for
-    none."""
+    """One method or helper. exercise: id of the exercise that asks for it, whose code is not shown; empty for none.
+
+    old is empty for a new one, and for one that extends the old by calling it with super(); new is empty for one that
+    is gone.
+    """
 
     name: str
     kind: Literal["changed", "extends", "new", "gone"]
@@ -93,10 +95,11 @@ class StageDiff(View):
 
 
 def show_diff(old: type, new: type, exercises: Mapping[str, str] | None = None) -> StageDiff:
-    """What `new` does differently, whichever way it inherits: methods as each class finds them, and their helpers.
+    """Show what `new` does differently, however it inherits: methods as each class finds them, and their helpers.
 
-    exercises: name of a method -> id of the exercise that asks for it; its code is not shown. Works for classes from
-    notebook cells. Raises ValueError if one is not a class, or has no source, and for a method that does not change.
+    exercises: maps the name of a method to the id of the exercise that asks for it; its code is not shown. Works for
+    classes from notebook cells. Raises ValueError if one is not a class, or has no source, and for a method that does
+    not change.
     """
     _require_class("old", old)
     _require_class("new", new)

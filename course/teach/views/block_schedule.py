@@ -26,7 +26,7 @@ LAYER = 0
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What sequence `seq` (its number among the prompts) holds: its cached tokens, and its blocks in token order."""
+    """Holding of sequence `seq` (its number among the prompts): its cached tokens, and its blocks in token order."""
 
     seq: int
     num_tokens: int
@@ -35,9 +35,10 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleStep:
-    """One call of the stage. seqs: who got a token. held: who holds what then. freed: who gives all of it back next.
+    """One call of the stage. held: the blocks of each sequence after it. freed: sequences that give theirs back next.
 
-    table: the block table that attention was given, a row for each of seqs; () where there is none.
+    seqs: sequences that got a token. table: the block table that attention was given, a row for each of seqs; () if
+    none.
     """
 
     kind: str
@@ -48,12 +49,12 @@ class ScheduleStep:
 
     @property
     def num_blocks(self) -> int:
-        """In use."""
+        """Blocks in use after this call, before the frees."""
         return sum(len(held.blocks) for held in self.held)
 
     @property
     def num_kept(self) -> int:
-        """In use when those who are freed have given theirs back."""
+        """Blocks in use once the sequences that are freed have given theirs back."""
         return sum(len(held.blocks) for held in self.held if held.seq not in self.freed)
 
 
@@ -83,7 +84,7 @@ class Schedule:
                     raise ValueError(f"step {number}: {says}")
 
     def owners(self, number: int) -> list[int | None]:
-        """Sequence that holds each block in step `number`, before that step's frees."""
+        """List the sequence that holds each block in step `number`, before that step's frees; None for a free block."""
         owners: list[int | None] = [None] * self.num_blocks
         for held in self.steps[number].held:
             for block in held.blocks:
@@ -91,7 +92,7 @@ class Schedule:
         return owners
 
     def taken(self, number: int) -> dict[int, int | None]:
-        """Blocks that step `number` took from the pool, each with the sequence that held it before, or None."""
+        """Map each block that step `number` took from the pool to the sequence that held it before, or None."""
         last: dict[int, int] = {}
         kept: dict[int, int] = {}  # block -> who held it when the step began
         for step in self.steps[:number]:
@@ -106,13 +107,13 @@ class Schedule:
         return sum(before is not None for n in range(len(self.steps)) for before in self.taken(n).values())
 
     def save(self, path: str | Path) -> None:
-        """Write *.json; `load` gives an equal schedule."""
+        """Write the schedule to a JSON file; `load` gives an equal schedule."""
         data = {"format": FORMAT, **asdict(self)}
         Path(path).write_text(json.dumps(data, separators=(",", ":")) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> Schedule:
-        """Read what `save` wrote. FileNotFoundError if missing, ValueError if it is no schedule."""
+        """Read what `save` wrote. Raises FileNotFoundError if it is missing, ValueError if it is not a schedule."""
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
             if data.pop("format") != FORMAT:
@@ -123,7 +124,7 @@ class Schedule:
             raise ValueError(f"path={str(path)!r} is no schedule that Schedule.save wrote: {error}") from error
 
     def _promises(self, step: ScheduleStep) -> Iterator[tuple[bool, str]]:
-        """Whether each holds of a step, and what to say when it does not."""
+        """Yield for each promise about a step whether it holds, and what to say if it does not."""
         holders = [held.seq for held in step.held]
         blocks = [block for held in step.held for block in held.blocks]
         seqs = [*holders, *step.seqs, *step.freed]
@@ -169,7 +170,10 @@ def record_schedule(
 
 
 def record_run(stage: Stage, prompts: List[List[int]], params: SamplingParams | List[SamplingParams]) -> Schedule:
-    """As record_schedule, on a stage that holds nothing yet."""
+    """Run all prompts to their end on a stage that holds nothing yet, and keep who held which block after each call.
+
+    params and errors are those of record_schedule.
+    """
     if not prompts:
         raise ValueError("prompts must hold at least one prompt, got none")
     recorder = _BlockRecorder(stage, requests(prompts, params))
@@ -202,7 +206,7 @@ class _BlockRecorder:
         self.steps.append(ScheduleStep(kind, seqs, held, (), table))
 
     def with_frees(self) -> tuple[ScheduleStep, ...]:
-        """The steps of a run that is over. Who holds nothing any more by the end of the next one was freed."""
+        """Return the steps of a run that is over. A sequence without blocks at the end of the next step was freed."""
         later = [{held.seq for held in step.held} for step in self.steps[1:]] + [{held.seq for held in self._held()}]
         return tuple(
             replace(step, freed=tuple(held.seq for held in step.held if held.seq not in still))
@@ -215,7 +219,7 @@ class _BlockRecorder:
                 yield Held(number, seq.num_cached_tokens, tuple(self.stage.tables.of(seq.seq_id, LAYER)))
 
     def _table(self, seqs: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-        """Read from the device buffer, so it is what attention was given: as wide as the longest sequence needs."""
+        """Read the table from the device buffer, as attention was given it: as wide as the longest sequence needs."""
         stage, running = self.stage, [self.seqs[number] for number in seqs]
         if hasattr(stage, "tables_of"):
             table = stage.tables_of(stage.device_buffer, running)[LAYER]

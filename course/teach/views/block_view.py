@@ -24,7 +24,7 @@ HISTORY_HEIGHT, TALLEST_ROW, LEAST_WITH_TEXT, WIDEST_STEP = 280, 16, 11, 17  # p
 
 
 def block_view(schedule: Schedule) -> Grid:
-    """A slider over the steps of `schedule` (from record_schedule, or Schedule.load), with a history of the pool.
+    """Show a slider over the steps of `schedule` (from record_schedule, or Schedule.load), with a history of the pool.
 
     text/plain: the owner of every block in every step. Raises ValueError for anything but a Schedule.
     """
@@ -39,7 +39,7 @@ def block_view(schedule: Schedule) -> Grid:
 
 
 def walk_blocks(stage: Stage, prompts: list[list[int]], max_tokens: list[int]) -> Grid:
-    """Run the prompts to their ends; one frame per step: one layer's pool, and who holds which blocks of it.
+    """Run the prompts to their ends and draw a frame per step: one layer's pool, and which blocks each sequence holds.
 
     prompts[i] gets max_tokens[i] new tokens.
     """
@@ -53,10 +53,10 @@ def walk_blocks(stage: Stage, prompts: list[list[int]], max_tokens: list[int]) -
 
 
 def walk_tables(stage: Stage, prompts: list[list[int]], max_tokens: list[int]) -> Grid:
-    """Run the prompts to their ends; one frame per decode step: one layer's pool, and its block table beside it.
+    """Run the prompts to their ends and draw a frame per decode step: one layer's pool, and its block table beside it.
 
-    stage: one that keeps its tables in `device_buffer`, such as BlockTable. The table of a frame is
-    read from there, so it is what attention was given. prompts[i] gets max_tokens[i] new tokens.
+    stage: one that keeps its tables in `device_buffer`, such as BlockTable. The table of a frame is read from there, so
+    it is what attention was given. prompts[i] gets max_tokens[i] new tokens.
     Raises ValueError for a stage without block tables.
     """
     require_tables("stage", type(stage))
@@ -77,12 +77,12 @@ def _recorded(stage: Stage, prompts: list[list[int]], max_tokens: list[int]) -> 
 
 
 def _fullest(steps: Sequence[ScheduleStep]) -> int:
-    """The step with the most blocks in use: the picture for those who only read."""
+    """Find the step with the most blocks in use, the one to show where no slider can be moved."""
     return max(range(len(steps)), key=lambda number: steps[number].num_blocks)
 
 
 def describe(schedule: Schedule) -> str:
-    """One line per step, one column per block: the owner, + where it took the block, ± where another had it."""
+    """Write a line per step, a column per block: its owner, with + where it took the block, ± where another had it."""
     s = schedule
     lines = [
         f"{s.stage}: {s.num_blocks} blocks of {s.block_size} tokens, {len(s.prompt_lens)} sequences, "
@@ -151,7 +151,7 @@ def _block(
 
 
 def _new_token(held: Held, step: ScheduleStep, block_size: int) -> tuple[int, int] | None:
-    """Block and slot of the token that a decode step has stored for a sequence."""
+    """Find the block and slot of the token that a decode step has stored for a sequence; None if it stored none."""
     if step.kind != "decode" or held.seq not in step.seqs:
         return None
     index, slot = divmod(held.num_tokens - 1, block_size)
@@ -159,7 +159,7 @@ def _new_token(held: Held, step: ScheduleStep, block_size: int) -> tuple[int, in
 
 
 def _tables(schedule: Schedule, step: ScheduleStep) -> Panel:
-    """What attention was given, where it was given a table; else the blocks that each sequence holds."""
+    """Show the block table that attention was given; without one, the blocks that each sequence holds."""
     rows = dict(zip(step.seqs, step.table, strict=True)) if step.table else {}
     width = max(len(rows.get(held.seq, held.blocks)) for held in step.held)
     title, lengths = "Block tables", "cached tokens"
@@ -180,7 +180,7 @@ def _tables(schedule: Schedule, step: ScheduleStep) -> Panel:
 
 
 def _history(schedule: Schedule, stays: list[tuple[int, int, int, int]], number: int) -> Panel:
-    """One row per block, one column per step; a bar for each stay of a sequence in a block, with its number."""
+    """Draw a row per block and a column per step, with a bar for each stay of a sequence in a block."""
     height = min(TALLEST_ROW, HISTORY_HEIGHT / schedule.num_blocks)
     step = min(WIDEST_STEP, (WIDTH - 40) / len(schedule.steps))
     with_text = height >= LEAST_WITH_TEXT
@@ -203,7 +203,7 @@ def _history(schedule: Schedule, stays: list[tuple[int, int, int, int]], number:
 
 
 def _stays(schedule: Schedule) -> list[tuple[int, int, int, int]]:
-    """(block, first step, last step, sequence) of each stay."""
+    """List (block, first step, last step, sequence) of each stay of a sequence in a block."""
     stays: list[tuple[int, int, int, int]] = []
     running: dict[int, tuple[int, int]] = {}  # block -> sequence, first step
     for number, step in enumerate(schedule.steps):

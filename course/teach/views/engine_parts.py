@@ -14,7 +14,10 @@ LABEL = 13  # pixels: the line with a group's name
 
 @dataclass(frozen=True)
 class Part:
-    """is_below: in the second line, below a request's way. The left edge and the width are pixels."""
+    """Part of the engine: a box in the picture. left and width: in pixels.
+
+    is_below: whether it is in the second line, below a request's way.
+    """
 
     name: str
     does: str
@@ -56,7 +59,7 @@ DEVICE = Part("device", "", (), WEIGHTS.left - 8, CHOICE.right - WEIGHTS.left + 
 
 @dataclass(frozen=True)
 class Rows:
-    """The top edges and heights of the picture's lines in pixels. The groups host and device enclose the way."""
+    """Top edges and heights of the picture's lines in pixels. The groups host and device enclose a request's way."""
 
     overlap: float
     overlap_height: float
@@ -67,7 +70,7 @@ class Rows:
     below_height: float
 
     def box(self, part: Part) -> tuple[float, float]:
-        """The top edge and the height of a part."""
+        """Return the top edge and the height of a part."""
         if part is OVERLAP:
             return self.overlap, self.overlap_height
         return (self.below, self.below_height) if part.is_below else (self.way, self.way_height)
@@ -78,7 +81,7 @@ class Rows:
 
 
 def part_cell(part: Part, rows: Rows, **look: Any) -> Cell:
-    """A box with the part's name, its lessons below, and what it does as tooltip."""
+    """Make a box with the part's name, its lessons below, and what it does as tooltip."""
     top, height = rows.box(part)
     lessons = " ".join(part.lessons)
     text = {"text": f"{part.name} · {lessons}"} if part is OVERLAP else {"text": part.name, "note": lessons}
@@ -87,7 +90,7 @@ def part_cell(part: Part, rows: Rows, **look: Any) -> Cell:
 
 
 def outlines(rows: Rows) -> Iterator[Cell]:
-    """The groups of host and device."""
+    """Draw the outlines and names of the groups host and device."""
     for group in (HOST, DEVICE):
         top = rows.way - LABEL - 3
         yield Cell(top, group.left, width=group.width, height=rows.group_end - top)
@@ -95,7 +98,7 @@ def outlines(rows: Rows) -> Iterator[Cell]:
 
 
 def arrows(rows: Rows) -> list[Line]:
-    """The way of a request, of K and V, of a lookup in the prefix cache, and from the server to the first part."""
+    """Draw the arrows: a request's way, K and V, a lookup in the prefix cache, from the server to the first part."""
     middle, below = rows.way + rows.way_height / 2, rows.below
     ends = [(left.right, right.left) for left, right in zip(WAY, WAY[1:], strict=False)]
     across = [Line((middle, start), (middle, end - 2), EDGE, arrow=True) for start, end in ends]

@@ -55,7 +55,7 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class Moment:
-    """What one frame shows. at: the parts that work. computed: tokens of the step. held: blocks that the request holds.
+    """One frame of the walk. at: the parts that work. computed: tokens of the step. held: blocks of the request.
 
     step: how many steps have begun. cached and made: tokens of the request, in the pool and chosen so far.
     """
@@ -76,7 +76,7 @@ class Moment:
 
 
 def walk_request() -> Grid:
-    """One frame per part that works on the request: its prompt, its first token, the decode loop, the end."""
+    """Draw a frame per part that works on a request: its prompt, its first token, the decode loop, and the end."""
     tokenizer, model = load_tokenizer("tiny"), load_model("tiny", device="cpu")
     prompt_ids = tokenizer.encode(PROMPT_TEXT).ids
     [output_ids] = reference_generate(model, [prompt_ids], max_tokens=NEW_TOKENS)
@@ -122,7 +122,7 @@ def _moments(prompt_len: int) -> Iterator[Moment]:
 
 
 def _decode(length: int, made: int) -> Iterator[Moment]:
-    """A decode step of the request at a length: the first one part by part, later ones in two frames."""
+    """Yield the moments of a decode step of the request: the first step part by part, later ones in two frames."""
     now = Moment((), "", made + 1, computed=1, held=_blocks(length), cached=length - 1, made=made)
     needs = "A new block is reserved for it" if length % BLOCK_SIZE == 1 else "Its block has a free slot"
     planned = f"The last token goes around the loop: 1 token of each request. {needs}."
@@ -166,7 +166,7 @@ def _phase(moment: Moment) -> str:
 
 
 def _loop(moment: Moment) -> list[Line]:
-    """From the chosen token back to the scheduler, over all parts."""
+    """Draw the arrow of the decode loop, from the chosen token back to the scheduler, above all parts."""
     is_now = moment.step > 1 and SCHEDULER in moment.at
     colour = DECODE if is_now else EDGE
     start, end = (CHOICE.right + DETOKENIZER.left) / 2 + 4, SCHEDULER.center
@@ -179,7 +179,7 @@ def _loop(moment: Moment) -> list[Line]:
 
 
 def _at_hand(moment: Moment, words: list[str], prompt_len: int) -> Iterator[Cell]:
-    """Below a part: what it has at hand."""
+    """Show below each part what it is working with."""
     yield Cell(0, 520, "decode loop: one token per step", width=200, height=12, outline="none")
     if moment.is_queued:
         yield Cell(LIVE, QUEUE.left, f"{prompt_len} tokens", WAITING, width=QUEUE.width, height=STATE)
@@ -202,7 +202,7 @@ def _at_hand(moment: Moment, words: list[str], prompt_len: int) -> Iterator[Cell
 
 
 def _pool(moment: Moment, prompt_len: int) -> Iterator[Cell]:
-    """Two lines of blocks, each with its slots."""
+    """Draw two lines of blocks, each block with its slots."""
     yield Cell(PAGE.below, POOL.left, f"{POOL.name} · {' '.join(POOL.lessons)}", width=190, height=22, outline="none")
     per_line, gap = NUM_BLOCKS // 2, 10
     pitch = (POOL.width - gap) / per_line
@@ -233,7 +233,7 @@ def _pool(moment: Moment, prompt_len: int) -> Iterator[Cell]:
 
 
 def _text(moment: Moment, words: list[str], prompt_len: int) -> Iterator[Cell]:
-    """The text of the request, token by token."""
+    """Show the text of the request, token by token."""
     yield Cell(TEXT, 0, "the request:", width=96, height=24, outline="none")
     left = 100.0
     for number, word in enumerate(words[: prompt_len + moment.made]):

@@ -13,7 +13,7 @@ LABELS = 60  # pixels
 
 
 def draw_gather(stage: Stage, seqs: List[Sequence]) -> Grid:
-    """Left: blocks of the first layer. Right: the padded batch [B, H_kv, T, D] that a dense stage gathers from them.
+    """Draw blocks of the first layer and, to the right, the padded batch [B, H_kv, T, D] that a dense stage gathers.
 
     A token is as wide on the left as on the right.
     """

@@ -12,7 +12,7 @@ LINE = 64  # bytes of a cache line
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences with `lengths` cached tokens. tables: the blocks of each sequence, given out as sequences grow."""
+    """Batch of sequences with `lengths` cached tokens. tables: the blocks of each one, given out as sequences grow."""
 
     lengths: List[int]
     num_kv_heads: int
@@ -36,12 +36,12 @@ class Batch:
 
     @property
     def owners(self) -> dict[int, tuple[int, int]]:
-        """The sequence and the column of each block."""
+        """The sequence of each block, and the block's column in its table."""
         return {block: (seq, column) for seq, row in enumerate(self.tables) for column, block in enumerate(row)}
 
 
 class Key(NamedTuple):
-    """A key at its place in memory. token: the position in its sequence, None for a place without a cached token."""
+    """Key at its place in memory. token: the position in its sequence, None for a place without a cached token."""
 
     seq: int
     head: int
@@ -49,15 +49,17 @@ class Key(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What is read in one go. rows: places in memory, in units of a key, each with whether its key is used."""
+    """Reads that belong together. rows: places in memory, in units of a key, each with whether its key is used."""
 
     name: str
     rows: list[tuple[int, bool]]
 
 
 class Read(NamedTuple):
-    """One read of a cache line. used: how many of its bytes its task uses, of the keys at `places`. jump: it is not the
-    line after the last."""
+    """One read of a cache line. used: how many of its bytes its task uses, of the keys at `places`.
+
+    jump: whether it is another line than the last one or the one after it.
+    """
 
     task: str
     line: int
@@ -67,7 +69,7 @@ class Read(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """shape: of the tensor. keys: all of its places in the order of memory. tasks: what reads it, in order."""
+    """Layout of keys in memory. shape: of the tensor. keys: at each place, in the order of memory. tasks: in order."""
 
     name: str
     shape: list[int]
@@ -84,7 +86,7 @@ class Counts(NamedTuple):
 
 
 def padded_gather(batch: Batch) -> Layout:
-    """The batch that a gather has copied: attention reads each sequence to the longest one's end."""
+    """Lay out the batch that a gather has copied: attention reads each sequence to the end of the longest one."""
     longest, heads = max(batch.lengths), batch.num_kv_heads
     keys: list[Key] = []
     tasks = []
@@ -98,7 +100,7 @@ def padded_gather(batch: Batch) -> Layout:
 
 
 def block_walk(batch: Batch) -> Layout:
-    """Stage 05: column by column of the block table, whole blocks; a sequence that is over reads block 0 instead."""
+    """Lay out stage 05's reads: whole blocks, column by column of the table; a finished sequence reads block 0."""
     pool, size = token_major(batch), batch.block_size * batch.num_kv_heads
     tasks = []
     for column in range(max(map(len, batch.tables))):
@@ -112,12 +114,15 @@ def block_walk(batch: Batch) -> Layout:
 
 
 def token_major(batch: Batch) -> Layout:
-    """The pool of stages 05 to 09: the keys of a token lie side by side. A task reads one KV head of one sequence."""
+    """Lay out the pool of stages 05 to 09: the keys of a token lie side by side.
+
+    A task reads one KV head of one sequence.
+    """
     return _pool(batch, "token-major", lambda slot, head: slot * batch.num_kv_heads + head)
 
 
 def head_major(batch: Batch) -> Layout:
-    """The pool from stage 10 on: in a block, the keys of a KV head lie side by side."""
+    """Lay out the pool from stage 10 on: in a block, the keys of a KV head lie side by side."""
     return _pool(batch, "head-major", lambda slot, head: head * batch.block_size + slot)
 
 
@@ -145,8 +150,10 @@ def _of(seq: int, head: int) -> str:
 
 
 def reads_of(layout: Layout, row_bytes: int) -> Iterator[Read]:
-    """A task reads each of its lines once, in the order in which it comes to them. Tasks share none: they may run on
-    different cores, or long after each other."""
+    """Yield the reads of a layout: each task reads each of its cache lines once, in the order in which it meets them.
+
+    Tasks share no reads: they may run on different cores, or long after each other.
+    """
     last = None
     for task in layout.tasks:
         used: dict[int, dict[int, int]] = {}  # of each line, the bytes of each place

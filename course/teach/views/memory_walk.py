@@ -34,13 +34,14 @@ def walk_memory(
     bytes_per_value: int,
     layouts: List[str] = tuple(LAYOUTS),
 ) -> Grid:
-    """What one decode step reads of K in one layer. Each layout is a strip in the order of memory: above, the keys of
-    its tokens; below, its cache lines of 64 bytes with how often each was read. Every layout reads one line per step.
+    """Show what one decode step reads of K in one layer, in several layouts at once, a cache line of each per step.
 
-    lengths: cached tokens of each sequence. layouts: of "padded gather", "block walk", "token-major", "head-major".
-    A task, one KV head of one sequence, reads each of its lines once; the block walk takes whole blocks. A jump is a
-    read of a line that is not the next one. The copies that a gather makes first are not counted.
-    Raises ValueError for what has no room: a layout of more than 48 lines.
+    Each layout is a strip in the order of memory: above, the keys of its tokens; below, its cache lines of 64 bytes
+    with how often each was read.
+    lengths: cached tokens of each sequence. layouts: of "padded gather", "block walk", "token-major", "head-major". A
+    task, one KV head of one sequence, reads each of its lines once; the block walk takes whole blocks. A jump is a read
+    of a line that is not the next one. The copies that a gather makes first are not counted.
+    Raises ValueError for a layout of more than 48 lines, for which there is no room.
     """
     for length in lengths:
         require_count("lengths", length, 1)
@@ -82,7 +83,7 @@ def _facts(batch: Batch, layouts: list[Layout], reads: list[list[Read]]) -> str:
 
 
 def _frame(step: int, layouts: list[Layout], reads: list[list[Read]], batch: Batch) -> Frame:
-    """step: how many lines each layout has read, at most."""
+    """Draw all layouts after `step` steps; a layout with fewer lines is done by then."""
     most = max(_num_lines(layout, batch.row_bytes) for layout in layouts)
     strips = [_strip(layout, own, step, batch.row_bytes, most) for layout, own in zip(layouts, reads, strict=True)]
     counts = [count(own[:step]) for own in reads]

@@ -20,14 +20,17 @@ DECIMALS = 3
 
 @dataclass(frozen=True)
 class Running:
-    """Largest score so far, sum of exp(score - top), and the same sum with each term times its value."""
+    """State of the softmax. top: the largest score so far. total: the sum of exp(score - top).
+
+    acc: that sum with each term times its value.
+    """
 
     top: float
     total: float
     acc: tuple[float, ...]
 
     def after(self, scores: list[float], values: list[list[float]]) -> Running:
-        """The same after one more block."""
+        """Return the state after one more block."""
         top = max(self.top, *scores)
         shrink, weights = exp(self.top - top), [exp(score - top) for score in scores]
         acc = (
@@ -38,10 +41,10 @@ class Running:
 
 
 def walk_online_softmax(scores: Tensor, values: Tensor, block_size: int) -> ComputedPicture:
-    """A slider over blocks: the largest score m, the sum l and the accumulator a, as numbers and bars. When a block has
-    a larger score, what was summed up shrinks by exp(m_old - m_new). The last step divides a by l.
+    """Show a slider over blocks: the largest score m, the sum l and the accumulator a, as numbers and bars.
 
-    In the page a reader can drag a score. scores [T], up to 24; values [T, D], D up to 4.
+    When a block has a larger score, what was summed up shrinks by exp(m_old - m_new). The last step divides a by l. In
+    the page a reader can drag a score. scores [T], up to 24; values [T, D], D up to 4.
     Raises ValueError for other shapes, for values that are not finite, and for a block_size below 1.
     """
     if scores.ndim != 1 or not 1 <= len(scores) <= MOST_SCORES:
@@ -58,7 +61,7 @@ def walk_online_softmax(scores: Tensor, values: Tensor, block_size: int) -> Comp
 
 
 def running(scores: list[float], values: list[list[float]], block_size: int) -> list[Running]:
-    """The state before the first block, and after each."""
+    """List the state before the first block, and after each."""
     states = [Running(-inf, 0.0, (0.0,) * len(values[0]))]
     for start in range(0, len(scores), block_size):
         states.append(states[-1].after(scores[start : start + block_size], values[start : start + block_size]))
@@ -66,7 +69,7 @@ def running(scores: list[float], values: list[list[float]], block_size: int) -> 
 
 
 def _facts(states: list[Running], scores: list[float], values: list[list[float]]) -> str:
-    """A line per block, and what the result equals."""
+    """Write a line per block, and how far the result is from that of one softmax."""
     lines = []
     for block, (old, new) in enumerate(pairwise(states), 1):
         was = f"m = {_number(new.top)}"

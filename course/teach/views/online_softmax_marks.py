@@ -25,7 +25,7 @@ def bottom_of(width: int) -> float:
 
 
 def marks_of(num_blocks: int, width: int) -> list[Spec]:
-    """width: how many elements a has."""
+    """Make all marks of the picture. width: how many elements the accumulator a has."""
     return [*_words(num_blocks), *_scores(), *_weights(), *_state(), *_numbers(), *_legend(_legend_top(width))]
 
 
@@ -101,7 +101,7 @@ def _colour() -> str:
 
 
 def _state() -> list[Spec]:
-    """Bars of l and a. What was kept and what came now have half a bar each, for their signs may differ."""
+    """Make the bars of l and a. The part kept and the new part have half a bar each, as their signs may differ."""
     y = f"{STATE_TOP} + {ROW} * datum.row"
     upper: Channels = {"y": y, "height": HIGH / 2}
     lower: Channels = {"y": f"{y} + {HIGH / 2}", "height": HIGH / 2}

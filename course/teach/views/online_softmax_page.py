@@ -38,13 +38,13 @@ def page_of(scores: list[float], values: list[list[float]], block_size: int, tex
 
 
 def _growing(scores: list[float], blocks: list[range]) -> list[int]:
-    """The steps, from the second on, whose block has a new largest score: the picture is best there."""
+    """List the steps, from the second on, whose block has a new largest score: these show the most."""
     tops = [max(scores[i] for i in block) for block in blocks]
     return [n + 1 for n in range(1, len(blocks)) if tops[n] > max(tops[:n])]
 
 
 def _dragging(scores: list[float]) -> list[Spec]:
-    """A signal per score; a drag changes the one that is held, in steps of 0.1."""
+    """Make a signal per score; a drag changes the score that is held, in steps of 0.1."""
     held = {
         "name": "held",
         "value": -1,
@@ -71,8 +71,10 @@ def _dragging(scores: list[float]) -> list[Spec]:
 
 
 def _recurrence(blocks: list[range], values: list[list[float]]) -> list[Spec]:
-    """m, l and a after each block, each from those before it: what the kernel's loop computes. And the result of one
-    softmax over all scores, which knows the largest score from the beginning."""
+    """Compute m, l and a after each block from those before it, as the kernel's loop does.
+
+    To compare, one softmax over all scores gives its result, too; it knows the largest score from the beginning.
+    """
     width = len(values[0])
     signals: list[Spec] = [{"name": f"{name}0", "value": 0} for name in ("l", *(f"a{d}_" for d in range(width)))]
     for n, block in enumerate(blocks, 1):
@@ -97,8 +99,10 @@ def _recurrence(blocks: list[range], values: list[list[float]]) -> list[Spec]:
 
 
 def _now(num_blocks: int, width: int) -> list[Spec]:
-    """What the step shows: the numbers before and after its block. Step 0 comes before the first block, and the last
-    step is the result; neither has a block of its own."""
+    """Make the numbers that the step shows: those before and after its block.
+
+    Step 0 comes before the first block, and the last step is the result; neither has a block of its own.
+    """
 
     def numbers(name: str, first: int) -> str:
         return f"[{', '.join(f'{name}{n}' for n in range(first, num_blocks + 1))}]"
@@ -131,7 +135,7 @@ def _tokens(blocks: list[range]) -> Spec:
 
 
 def _rows(width: int) -> Spec:
-    """l, and each element of a."""
+    """Make a row for l, and one for each element of a."""
     rows = [{"row": 0, "name": "l"}, *({"row": 1 + d, "name": f"a[{d}]"} for d in range(width))]
     return _table("rows", rows, {"kept": "before[datum.row] * factor", "now": "after[datum.row]"})
 

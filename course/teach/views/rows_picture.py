@@ -9,9 +9,9 @@ from roseinfer.display.figure import PALETTE
 
 
 def draw_rows_built(runs: dict[str, List[int]]) -> Chart:
-    """One panel per run: one bar per step, as high as the number of rows that the step built.
+    """Chart one panel per run: one bar per step, as high as the number of rows that the step built.
 
-    runs: a name -> rows built by each step. Raises ValueError when there is none, or they differ in length.
+    runs: maps a name to the rows built by each step. Raises ValueError for no runs, or runs of different lengths.
     """
     if len({len(rows) for rows in runs.values()}) != 1:
         raise ValueError(f"runs must be of equal length, got { ({name: len(rows) for name, rows in runs.items()}) }")

@@ -16,9 +16,10 @@ def table(
     formats: Mapping[str, str] | None = None,
     warning: str = "",
 ) -> Table:
-    """Show rows with the same keys. live: columns that differ from run to run, such as times: shown, not compared.
-    formats: of columns, such as "{:.1f}". warning: why the live columns should not be believed.
+    """Show rows with the same keys as a Table.
 
+    live: columns that differ from run to run, such as times: shown, not compared. formats: of columns, such as
+    "{:.1f}". warning: why the live columns should not be believed.
     Raises ValueError for no rows, rows with other keys, and a live column that is not there.
     """
     import pandas as pd

@@ -1,5 +1,4 @@
-"""Pictures of recorded runs (record_run): what became of each request, what each step computed, and the gaps between
-tokens. Several runs stand one below the other, on the same axes."""
+"""Charts of recorded runs (record_run): requests, steps, and gaps between tokens; several runs share their axes."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ GAP = {"steps": ("steps", 1), "model": ("on the clock", 1), "seconds": ("ms", 1e
 
 
 class Span(NamedTuple):
-    """tokens: that were computed in it, 0 while the request stands still."""
+    """Part of a request's life. tokens: how many were computed in it, 0 while the request stands still."""
 
     request: int
     kind: str
@@ -45,8 +44,11 @@ class Span(NamedTuple):
 
 
 def spans_of(run: Run, request: int) -> list[Span]:
-    """A request's life without gaps, from its arrival to its last token. Decode steps in a row are one span; of a
-    prompt, each chunk is one. Stalled: it runs, and a step went by without it."""
+    """List a request's life without gaps, from its arrival to its last token.
+
+    Decode steps in a row are one span, and so is each chunk of a prompt. Stalled: it runs, and a step went by without
+    it.
+    """
     own = run.requests[request]
     spans: list[Span] = []
     at, before = own.times.arrival, None
@@ -68,7 +70,7 @@ def spans_of(run: Run, request: int) -> list[Span]:
 
 
 def draw_requests(*runs: Run) -> Chart:
-    """One line per request: where it waits, which steps compute its prompt, where it decodes or stands still (thin)."""
+    """Chart a line per request: where it waits, computes its prompt, decodes or stands still (thin)."""
     import altair as alt
     import pandas as pd
 
@@ -95,7 +97,7 @@ def draw_requests(*runs: Run) -> Chart:
 
 
 def draw_steps(*runs: Run) -> Chart:
-    """One bar per step: its tokens, by what they are. The line is the budget."""
+    """Chart a bar per step: how many tokens of each kind it computed. The line is the budget."""
     import altair as alt
     import pandas as pd
 
@@ -134,7 +136,7 @@ def draw_steps(*runs: Run) -> Chart:
 
 
 def draw_gaps(*runs: Run) -> Chart:
-    """One point per token: how long its request waited for it since the one before (ITL)."""
+    """Chart a point per token: how long its request waited for it since the token before (ITL)."""
     import altair as alt
     import pandas as pd
 
@@ -163,7 +165,7 @@ def draw_gaps(*runs: Run) -> Chart:
 
 
 def require_runs(runs: tuple[Run, ...]) -> None:
-    """Raises ValueError unless they can stand on one axis."""
+    """Raise ValueError unless the runs can stand on one axis."""
     if not runs or not all(isinstance(run, Run) for run in runs):
         raise ValueError(f"runs must be at least one Run, as record_run gives it, got {runs!r}")
     if len({run.clock for run in runs}) > 1:
@@ -195,7 +197,7 @@ def _shown(runs: tuple[Run, ...], kind: str) -> bool:
 
 
 def _gaps(run: Run) -> list[tuple[int, float, float]]:
-    """(request, when, how long after its last token, in GAP's unit) of every token but a request's first."""
+    """List (request, when, how long after its last token, in GAP's unit) of every token but a request's first."""
     times = GAP[run.clock][1]
     return [
         (number, after.finish, times * (after.finish - before.finish))
@@ -205,7 +207,7 @@ def _gaps(run: Run) -> list[tuple[int, float, float]]:
 
 
 def _requests_text(run: Run) -> str:
-    """Exact facts: by the wall clock, no more than what came and what was made."""
+    """Say exact facts about the requests of a run; by the wall clock these are only how many requests and tokens."""
     made = f"{len(run.requests)} requests, {sum(map(len, run.outputs))} tokens"
     if run.clock == "seconds":
         return made + cold_text(run)
@@ -215,7 +217,7 @@ def _requests_text(run: Run) -> str:
 
 
 def cold_text(run: Run) -> str:
-    """What a picture by the wall clock has to say of a run that captured graphs; nothing of a warm one."""
+    """Say how many graphs a run by the wall clock captured; "" if none."""
     return f", {run.num_captures} graphs captured meanwhile" if run.num_captures else ""
 
 

@@ -9,7 +9,7 @@ from roseinfer.display.view import View, card, inline
 
 @dataclass(frozen=True, repr=False)
 class Said(View):
-    """text/plain names the subject alone: what is said of it may depend on times, and nbval compares text/plain."""
+    """Sentences about a run. text/plain names only their subject: nbval compares it, and they may depend on times."""
 
     about: str
     sentences: tuple[str, ...]
@@ -24,7 +24,7 @@ class Said(View):
 def say(about: str, *sentences: str) -> Said:
     """Show sentences that were computed from times. about: their subject, the same on every machine.
 
-    Raises ValueError without a sentence.
+    Raises ValueError if there is no sentence.
     """
     if not sentences:
         raise ValueError("sentences must be at least one, got none")

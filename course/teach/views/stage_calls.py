@@ -1,4 +1,4 @@
-"""calls_through: the calls of a stage's four methods, with their tensors. For names and times listen to its spans."""
+"""calls_through: the calls of a stage's four methods, with their tensors. Spans give only names and times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Through = Callable[[str, Callable[[], Any], tuple[Any, ...]], Any]
 
 
 def calls_through(stage: Any, through: Through) -> AbstractContextManager[Any]:
-    """Until it is left, every call of this one object's METHODS goes through `through`."""
+    """Send every call of this one object's METHODS through `through`, until the context is left."""
     write_prompt, build, append = stage.write_prompt, stage.build, stage.append
     made: list[Attend] = []  # by the latest build
 

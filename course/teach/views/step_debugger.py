@@ -56,7 +56,7 @@ def describe(record: StepRecord) -> str:
 
 
 def _without_repeats(record: StepRecord) -> list[tuple[str, Phase]]:
-    """The phases under their names; the layers' attention once, where all of them are alike."""
+    """List the phases with their names. Attention is listed once if it is alike in all layers."""
     first, *others = [phase for phase in record.phases if phase.name.startswith("attention")]
     if not others or any(replace(phase, name=first.name) != first for phase in others):
         return [(phase.name, phase) for phase in record.phases]
@@ -93,7 +93,7 @@ def _frame(record: StepRecord, number: int) -> Frame:
 
 
 def _costs(record: StepRecord, number: int) -> Panel:
-    """Every phase's copied bytes, the one shown marked by its colour."""
+    """Show the bytes copied in every phase; the phase on display is marked by its colour."""
     whole = sum(phase.copied for phase in record.phases)
     phases = {i: phase for i, phase in enumerate(record.phases) if phase.name != BEFORE}
     rows = [

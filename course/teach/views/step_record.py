@@ -34,7 +34,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class StoredToken:
-    """A sequence's new token, and where its K and V went: its position, and the block and slot in the first layer."""
+    """New token of a sequence, and where its K and V went: its position, and the block and slot in the first layer."""
 
     token_id: int
     position: int
@@ -54,9 +54,9 @@ class StepRecord:
 def record_step(stage: Stage, seqs: list[Sequence]) -> StepRecord:
     """Decode a token for each of `seqs`, which `stage` holds, and append what is sampled, as generate.decode_step does.
 
-    The step is computed twice, for counting bytes takes ops apart, which would change the op counts; the second time
-    writes the same K and V to the same slots. Raises ValueError as stage.decode does, and for a stage that replays a
-    graph.
+    The step is computed twice, because counting bytes takes ops apart, which would change the op counts. The second
+    time writes the same K and V to the same slots. Raises ValueError as stage.decode does, and for a stage that replays
+    a graph.
     """
     ops = _count_ops(stage, seqs)
     for seq in seqs:
@@ -93,7 +93,7 @@ def _phase_of(method: str, arguments: tuple[Any, ...]) -> str:
 
 
 def _count_ops(stage: Stage, seqs: list[Sequence]) -> dict[str, Counter[str]]:
-    """By phase. The rest of the forward has what is in no other phase."""
+    """Count ops by phase. The rest of the forward has the ops that are in no other phase."""
     names: list[str] = []
 
     def named(method: str, work: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:
@@ -150,7 +150,7 @@ class _Watch:
         return results[0]
 
     def _lengths(self) -> dict[str, int]:
-        """Lengths of the lists that the step holds."""
+        """Return the lengths of the lists that the step holds."""
         return {name: len(value) for name, value in _attributes(self.step).items() if isinstance(value, list)}
 
     def _look(self, phase: str, values: dict[str, Any]) -> None:
@@ -159,5 +159,5 @@ class _Watch:
 
 
 def _attributes(thing: Any) -> dict[str, Any]:
-    """None for a plain function."""
+    """Return the attributes of an object, by name; a plain function has none."""
     return dict(getattr(thing, "__dict__", {}))

@@ -10,9 +10,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class TensorFacts:
-    """name: of one tensor, or of several that are alike, past[0..3][0..1]. strides: in elements.
+    """Exact facts of a tensor. name: of one tensor, or of several that are alike, past[0..3][0..1].
 
-    memory: "own", "part of N bytes" (a view of a larger tensor), "in X's memory" or "= X" for an earlier tensor X.
+    strides: in elements. memory: "own", "part of N bytes" (a view of a larger tensor), "in X's memory" or "= X" for an
+    earlier tensor X.
     """
 
     name: str
@@ -32,7 +33,7 @@ class Memory:
         self._kept: list[Tensor] = []  # an address may be used again once its tensor is gone
 
     def facts(self, name: str, value: Any) -> list[TensorFacts]:
-        """Facts of a tensor, or of lists and tuples: alike elements are described once. [] for anything else."""
+        """List the facts of a tensor, or of lists and tuples: alike elements are described once. [] for others."""
         if isinstance(value, Tensor):
             return [self._tensor(name, value)]
         if not isinstance(value, (list, tuple)):
