@@ -24,7 +24,7 @@ RUNS = 3
 
 
 class TextRace(VegaPicture):
-    """speeds: tokens per second of each stage's batch in its median run, the prefill included."""
+    """Animation of a text race. speeds: tokens per second of each stage's batch in its median run, with the prefill."""
 
     speeds: dict[str, float]
 

@@ -214,7 +214,7 @@ def revealing(answer: Callable[[], list[list[int]]], buggy_stage: type[Stage], m
     right = [seq.output_ids for seq in generate(right_stage(model, num_blocks=num_blocks), prompts, params)]
 
     def logits(stage_class: type[Stage]) -> Tensor:
-        """Logits of each decode step that is given the right tokens."""
+        """Compute the logits of each decode step that is given the right tokens."""
         stage = stage_class(model, num_blocks=num_blocks)
         seqs, steps = begin(stage, prompts, params), []
         for number in range(1, NEW_TOKENS):

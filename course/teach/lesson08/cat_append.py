@@ -1,6 +1,6 @@
 """CatAppend: the draft of lesson 08 without its four mistakes. K and V of a sequence are one tensor each per layer.
 
-Exercise 08.1 asks for this code, so the notebook shows it after the exercise.
+Exercise 08.1 asks for it, so the notebook shows it after the exercise.
 """
 
 from __future__ import annotations

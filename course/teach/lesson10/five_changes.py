@@ -76,7 +76,7 @@ def five_changes(before: type[Stage], after: type[Stage]) -> list[type[Stage]]:
             """Do nothing: the step has already written K and V."""
 
     class HeadMajor(WriteFirst):
-        """Stage with a head-major pool: H heads are a token-major pool of H times as many blocks with one head each."""
+        """Stage whose pool is head-major: a token-major pool of H times as many blocks with one of the H heads each."""
 
         name = LAYOUT
 

@@ -136,10 +136,9 @@ class OutOfBounds(Exception):
 
 
 class GuardedKernel:
-    """Kernel whose interpreted programs may touch only the tensors that they were given; others raise OutOfBounds.
+    """Kernel whose interpreted programs may touch only the tensors that they were given; else OutOfBounds is raised.
 
-    It is raised before the interpreter would read or overwrite this process's own memory. A compiled kernel runs as it
-    is.
+    That is before the interpreter would read or overwrite this process's own memory. A compiled kernel runs as it is.
     """
 
     def __init__(self, kernel: Any) -> None:

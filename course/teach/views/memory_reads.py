@@ -69,7 +69,7 @@ class Read(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Layout of keys in memory. shape: of the tensor. keys: at each place, in the order of memory. tasks: in order."""
+    """Layout of keys in memory. shape: of the tensor. keys: at all places, in order. tasks: what reads it, in order."""
 
     name: str
     shape: list[int]
