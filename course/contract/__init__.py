@@ -1,4 +1,4 @@
-"""Promises of every stage, as code that runs on any stage class: one of the course's, or one from a notebook cell.
+"""Promises that every stage keeps, as code that checks any stage class: the course's or one from a notebook cell.
 
 The tests run these promises on all stages of the ladder, and `teach.contract` shows them as a report.
 """

@@ -14,7 +14,7 @@ from roseinfer.stage import Stage
 
 
 def require_tokens(seqs: list[Sequence], want: list[list[int]], oracle: str = "the reference") -> None:
-    """Every sequence's output equals `want`. Named: which sequence, its prompt, the first token that differs."""
+    """Require that every sequence's output equals `want`; the error names a sequence and its first wrong token."""
     for i, (seq, tokens) in enumerate(zip(seqs, want, strict=True)):
         got = seq.output_ids
         if got != tokens:
@@ -27,14 +27,17 @@ def require_tokens(seqs: list[Sequence], want: list[list[int]], oracle: str = "t
 
 
 def require_logits(got: Tensor, want: Tensor, tolerance: float, where: str) -> None:
-    """Raises AssertionError unless they agree within tolerance, times the largest logit where that is above 1."""
+    """Require that the logits agree within tolerance, which is relative to the largest logit where that is above 1.
+
+    Raises AssertionError if they do not.
+    """
     allowed = tolerance * max(1.0, float(want.abs().max()))
     error = float((got - want).abs().max())
     assert error <= allowed, f"{where} a logit is off by {error:.2g} from the reference, allowed {allowed:.2g}"
 
 
 def require_all_free(stage: Stage, when: str) -> None:
-    """Every block is free, and nothing is held. `when`: after what, such as "with both sequences freed"."""
+    """Require that every block is free and no sequence is held. `when`: such as "with both sequences freed"."""
     require_one_owner(stage.tables)
     held = len(stage.tables)
     free, total = stage.num_free_blocks, stage.tables.num_blocks
@@ -45,7 +48,7 @@ def require_all_free(stage: Stage, when: str) -> None:
 
 
 def require_one_owner(tables: BlockTables) -> None:
-    """Every block of every table (layer) is free once or held once; named: the block, and what is wrong with it."""
+    """Require that every block of every table (layer) is free once or held once; the error names the wrong block."""
     for layer in range(tables.num_tables):
         blocks = tables.free_blocks(layer) + [b for seq_id in tables.seq_ids for b in tables.of(seq_id, layer)]
         if sorted(blocks) == list(range(tables.num_blocks)):
@@ -64,7 +67,7 @@ def require_one_owner(tables: BlockTables) -> None:
 
 @contextmanager
 def refused(misuse: str, *says: str, error: type[Exception] = ValueError) -> Iterator[None]:
-    """The body must raise `error` with a message that has all of `says` in it."""
+    """Require that the body raises `error` with a message that contains all of `says`."""
     wanted = f"wanted {an(error.__name__)} that says {' and '.join(map(repr, says))}"
     try:
         yield

@@ -1,6 +1,6 @@
 """Errors that come from outside the stage, at any tensor operation or after any part of the model.
 
-Nothing of the stage is replaced: torch itself raises, as it does when memory runs out or Ctrl-C arrives.
+Nothing in the stage is replaced: torch itself raises, as it does when memory runs out or Ctrl-C arrives.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Result = TypeVar("Result")
 
 
 class OutOfMemory(RuntimeError):
-    """The error of a full device: torch raises a RuntimeError for it, too."""
+    """The error of a full device. It is a RuntimeError, like the one that torch raises."""
 
 
 class Injection(Protocol):
-    """A context whose body meets an error. raised: the error, None when the body did not come that far."""
+    """A context manager that raises an error in its body. raised: that error; None if the body never came to it."""
 
     error: type[BaseException]
     raised: BaseException | None
@@ -34,9 +34,9 @@ class Injection(Protocol):
 
 
 class ErrorAt(TorchDispatchMode):
-    """Raises an error in place of operation `at` of the body. seen: operations so far; with at=None, all there are.
+    """Raises an error in place of operation `at` of the body; at=None raises none. seen: number of operations so far.
 
-    A span's own beginning and end are operations for torch, though not of the stage: nothing fails there.
+    For torch the beginning and end of a profiler span are operations too, though not of the stage: nothing fails there.
     """
 
     def __init__(self, error: type[BaseException], at: int | None) -> None:
@@ -56,7 +56,7 @@ class ErrorAt(TorchDispatchMode):
 
 
 class ErrorBehind:
-    """Raises an error after that part of the model ("" is all of it) has run."""
+    """Raises an error as soon as the named part of the model has run ("" is the whole model)."""
 
     def __init__(self, model: nn.Module, part: str, error: type[BaseException]) -> None:
         self.error = error
@@ -81,9 +81,10 @@ def num_operations(call: Callable[[], object]) -> int:
 
 
 def attempt(call: Callable[[], Result], injection: Injection) -> Result | None:
-    """None when the caller hears of the injected error. Else what was returned: a stage may know another way.
+    """Make the call with the injected error. Returns None if that error reaches the caller, else the call's result.
 
-    Raises AssertionError when the caller gets another error instead, or nothing of a KeyboardInterrupt.
+    There is a result if the stage handles the error by doing the work in another way. Raises AssertionError if the
+    caller gets another error instead, or if a KeyboardInterrupt is swallowed.
     """
     try:
         with injection:
@@ -99,7 +100,7 @@ def attempt(call: Callable[[], Result], injection: Injection) -> Result | None:
 
 
 def where_raised(injection: Injection) -> str:
-    """Name the seam's method, and the call, in which it was raised: "RuntimeError in append, during decode"."""
+    """Name the seam's method in which the error was raised, and the call: "RuntimeError in append, during decode"."""
     kind = "KeyboardInterrupt" if injection.error is KeyboardInterrupt else "RuntimeError"
     frames = traceback.walk_tb(injection.raised.__traceback__ if injection.raised else None)
     methods = [name for frame, _ in frames if (name := frame.f_code.co_name) in SEAM]

@@ -1,4 +1,4 @@
-"""Make the stages of the promises: on a model of its own, with every size given."""
+"""Makes the stages that the promises check, each on a copy of the model and with every size given."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def stage_of(
     max_num_seqs: int = 64,
     **more: Any,
 ) -> Stage:
-    """A stage of that class. No promise rests on a stage's own defaults.
+    """Make a stage of that class, with every size given: no promise depends on a stage's defaults.
 
-    model: a name in small_models.MAKERS, of which the stage gets a copy. What it writes into the copy reaches no
-    reference and no other stage. Or a model that the caller shares between stages.
+    model: a name in small_models.MAKERS, or a model that the caller shares between stages. For a name the stage gets a
+    copy of the model, so that what it writes there reaches neither the reference nor another stage.
     """
     model = copy_of(model, device) if isinstance(model, str) else model
     return stage_class(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs, **more)

@@ -1,4 +1,4 @@
-"""All promises on one stage class, one after another."""
+"""Checks all promises on one stage class, one after another."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ SECONDS = 60.0  # for one promise; a dense stage takes a few at most
 
 @dataclass(frozen=True)
 class Outcome:
-    """error: what the check raised, when broken. reason: why it was not tried, or how it was stopped."""
+    """What the check of one promise found.
+
+    error: what the check raised, if the promise is broken. reason: why it was not tried, or how it was stopped.
+    """
 
     promise: Promise
     verdict: Literal["held", "broken", "not tried"]
@@ -34,10 +37,10 @@ def check_promises(
     device: str = "cpu",
     seconds: float = SECONDS,
 ) -> Iterator[Outcome]:
-    """Yield the outcome of each promise as it is known. Errors of the stage's are outcomes, an interrupt is raised.
+    """Yield each promise's outcome as soon as it is known. The stage's errors are outcomes; an interrupt is raised.
 
-    promises: None for all that fit the stage. quick: without the slow ones. seconds: for each; after a stage that takes
-    longer, or cannot be made, nothing is tried. torch's global random state is left as it was.
+    promises: None for all that fit the stage. quick: leave out the slow ones. seconds: the limit for each promise. If a
+    stage takes longer or cannot be made, the rest are not tried. torch's global random state is left as it was.
     """
     hopeless, any_broken = "", False
     for promise in promises_of(stage_class) if promises is None else promises:

@@ -31,7 +31,7 @@ Kind = Literal["prefill", "decode", "free"]
 
 @dataclass(frozen=True)
 class StageCall:
-    """names: one, or those of a decode. tokens: a prefill's prompt, or the one token that a decode goes on with."""
+    """One call. names: its sequence, or all of a decode. tokens: a prefill's prompt, or a decode's one new token."""
 
     kind: Kind
     names: tuple[str, ...]
@@ -52,7 +52,7 @@ class StageCall:
 
 @dataclass(frozen=True)
 class Case:
-    """A schedule on the model of that name in small_models.MAKERS."""
+    """A schedule of calls on the model of that name in small_models.MAKERS."""
 
     model: str
     calls: tuple[StageCall, ...]
@@ -63,7 +63,7 @@ class Case:
         yield from with_simpler_calls(self)
 
     def renamed(self) -> Case:
-        """Sequences named A, B, C in the order in which they come."""
+        """Rename the sequences to A, B, C in the order in which they come."""
         order = dict.fromkeys(name for call in self.calls for name in call.names)
         letter = dict(zip(order, NAMES, strict=False))
         calls = (replace(call, names=tuple(letter[name] for name in call.names)) for call in self.calls)
@@ -97,7 +97,7 @@ def random_schedules(stage_class: type[Stage], device: str) -> None:
 
 
 def what_breaks(stage_class: type[Stage], device: str, case: Case) -> Exception | None:
-    """The first error of the schedule on a fresh stage."""
+    """Play the schedule on a fresh stage and return the first error; None if there is none."""
     try:
         play = Play(stage_class, device, case.model)
         for call in case.calls:
@@ -110,7 +110,7 @@ def what_breaks(stage_class: type[Stage], device: str, case: Case) -> Exception 
 
 
 class Play:
-    """Takes the calls that make sense: any part of a schedule is one. Every call's logits equal the reference's."""
+    """Makes the calls that make sense, so any part of a schedule is one too. Checks all logits."""
 
     def __init__(self, stage_class: type[Stage], device: str, model: str) -> None:
         self.model, self.device = model, device

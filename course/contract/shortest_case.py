@@ -1,4 +1,4 @@
-"""The simplest form of a random case that goes wrong, and its words: for both searches.
+"""Finds the simplest form of a random case that goes wrong, and its message; both searches use it.
 
 A learner waits for this, and a run of a case takes a tenth of a second. hypothesis was tried in its place: on one wrong
 stage it ran 1,413 schedules where this runs 91, and kept calls that do nothing.
@@ -16,7 +16,7 @@ class Call(Protocol):
 
 
 class Case(Protocol):
-    """A dataclass: calls on a fresh stage. str(case) is what its author reads."""
+    """A dataclass that holds the calls on a fresh stage. str(case) is the text that the stage's author reads."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -30,7 +30,7 @@ AnyCase = TypeVar("AnyCase", bound=Case)
 
 
 def with_simpler_calls(case: AnyCase) -> Iterator[AnyCase]:
-    """Yield it without a half of its calls, a quarter, and so on; then with one of them simpler."""
+    """Yield the case without half of its calls, without a quarter, and so on; then with one call made simpler."""
     size = len(case.calls)
     while size := size // 2:
         for start in range(0, len(case.calls), size):
@@ -46,9 +46,10 @@ def require_none_breaks(
     tell: Callable[[AnyCase, str], str],
     tidy: Callable[[AnyCase], AnyCase] = lambda case: case,
 ) -> None:
-    """Raises AssertionError about the first case that breaks, made as simple as it can be.
+    """Require that no case breaks. Raises AssertionError about the first that does, made as simple as it can be.
 
-    what_breaks: the first error of a case. tell(case, error in words) -> the message. tidy: for the case that is told.
+    what_breaks: returns the first error of a case. tell: makes the message from the case and the error in words. tidy:
+    called on the simplest case before it is told.
     """
     for case in cases:
         if what_breaks(case):
@@ -59,7 +60,7 @@ def require_none_breaks(
 
 
 def shortest(case: AnyCase, what_breaks: Callable[[AnyCase], Exception | None]) -> AnyCase:
-    """The case made simpler, step by step, for as long as it still breaks."""
+    """Make the case simpler, step by step, for as long as it still breaks."""
     while simpler := next((other for other in case.simpler() if what_breaks(other)), None):
         case = simpler
     return case

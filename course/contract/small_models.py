@@ -1,4 +1,4 @@
-"""Small models in which a wrong cache shows at once, and what the two oracles say about them, worked out once."""
+"""Small models in which a wrong cache shows at once, and the cached answers of the two oracles about them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LLAMAS = ("llama", "qwen2", "qwen3")  # Mistral computes what Llama does
 
 
 def small_model(num_kv_heads: int = 4, seed: int = 1, vocab_size: int = 97) -> GPT2:
-    """Two layers whose weights are large enough that attention and positions decide which token comes next."""
+    """Make a two-layer GPT-2 with weights so large that attention and positions decide which token comes next."""
     config = ModelConfig(
         architecture="gpt2",
         vocab_size=vocab_size,
@@ -38,7 +38,7 @@ def small_model(num_kv_heads: int = 4, seed: int = 1, vocab_size: int = 97) -> G
 
 
 def small_llama(architecture: str, seed: int = 1, **changes: Any) -> Model:
-    """random:tiny-{architecture} with `changes` to its config, and weights as above: no bias is 0, no norm is 1."""
+    """Make random:tiny-{architecture} with `changes` to its config and large weights; no bias is 0, no norm is 1."""
     model = random_model(replace(shape_of(f"random:tiny-{architecture}"), **changes), seed)
     generator = torch.Generator().manual_seed(seed)
     for p in model.parameters():
@@ -50,7 +50,7 @@ def small_llama(architecture: str, seed: int = 1, **changes: Any) -> Model:
 
 
 def soft_model(max_model_len: int, num_layers: int, num_heads: int, num_kv_heads: int, head_dim: int) -> Model:
-    """A GPT-2 that attends to all of its text nearly alike, so that one token of thousands, lost or doubled, shows.
+    """Make a GPT-2 that attends to all tokens almost equally, so that one lost or doubled token in thousands shows.
 
     In small_model attention is sharp: a wrong token with a small weight would not be seen among so many.
     """
@@ -75,7 +75,7 @@ def soft_model(max_model_len: int, num_layers: int, num_heads: int, num_kv_heads
 
 
 def prompts_of(lengths: tuple[int, ...] | list[int], vocab_size: int, seed: int = 0) -> list[list[int]]:
-    """Random prompts of these lengths."""
+    """Draw random prompts of these lengths."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(vocab_size, (n,), generator=generator).tolist() for n in lengths]
 
@@ -116,7 +116,7 @@ MAKERS |= {name: lambda shape=shape: soft_model(ODD_LENGTH, *shape) for name, sh
 
 @cache
 def model_of(name: str, device: str) -> Model:
-    """The model of that name in MAKERS, in fp32. Shared: change nothing in it."""
+    """Return the model of that name in MAKERS, in fp32. It is shared, so change nothing in it."""
     return MAKERS[name]().to(device)
 
 
@@ -127,7 +127,7 @@ def prompts_for(name: str, lengths: tuple[int, ...]) -> list[list[int]]:
 
 @cache
 def expected(name: str, lengths: tuple[int, ...], max_tokens: int, device: str) -> list[list[int]]:
-    """The reference's greedy tokens after prompts_for(name, lengths)."""
+    """Return the reference's greedy tokens after each prompt of prompts_for(name, lengths)."""
     return reference_generate(model_of(name, device), prompts_for(name, lengths), max_tokens)
 
 
@@ -138,13 +138,13 @@ def expected_by_transformers(name: str, lengths: tuple[int, ...], max_tokens: in
 
 @cache
 def text_of(name: str, length: int, seed: int = 0) -> tuple[int, ...]:
-    """Random tokens to follow."""
+    """Draw a text of random tokens for a sequence to follow."""
     return tuple(prompts_of((length,), model_of(name, "cpu").config.vocab_size, seed)[0])
 
 
 @lru_cache(maxsize=1_000)
 def text_logits(name: str, text: tuple[int, ...], device: str) -> Tensor:
-    """The reference's logits [N, V] after every token of a text, from one forward."""
+    """Return the reference's logits [N, V], one row for each token of the text, from one forward."""
     return reference_logits(model_of(name, device), list(text))
 
 
@@ -160,5 +160,5 @@ def half_logits(name: str, text: tuple[int, ...], device: str, dtype: torch.dtyp
 
 @lru_cache(maxsize=10_000)
 def last_logits(name: str, token_ids: tuple[int, ...], device: str) -> Tensor:
-    """The reference's logits [V] after that text."""
+    """Return the reference's logits [V] after the last of token_ids."""
     return reference_logits(model_of(name, device), list(token_ids))[-1]

@@ -1,7 +1,7 @@
 """Sequences that follow texts written beforehand (teacher forcing): one forward of the reference judges all steps.
 
-With the stage's own tokens the reference would recompute the whole text for each of them. That is what brings a text
-of thousands of tokens, and a batch of hundreds of sequences, within seconds.
+With the stage's own tokens the reference would have to recompute the whole text for each token. Teacher forcing checks
+a text of thousands of tokens, or a batch of hundreds of sequences, within seconds.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ TOLERANCE = 1e-5
 class TeacherForced:
     """A stage on the model of that name in small_models.MAKERS, with the texts that its sequences follow.
 
-    own: a copy of that model that stages share; None for a copy of this stage's own.
+    own: a copy of that model that several stages share; None gives this stage a copy that no other stage has.
 
-    Every call is judged by its logits, by what the sequences then count as cached, and by the books: no block is lost
-    or shared. `where` says in a broken promise's words what the situation was.
+    Every call is judged by its logits, by the number of cached tokens that its sequences then have, and by the block
+    tables: no block is lost or shared. `where` describes the situation in the message of a broken promise.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class TeacherForced:
         self.texts: dict[int, tuple[int, ...]] = {}
 
     def begin(self, lengths: Iterable[int], num_steps: int, where: str = "", seed: int = 0) -> list[Sequence]:
-        """Prefill a prompt of each length, each with a text of its own that goes on for num_steps."""
+        """Prefill a prompt of each length; each sequence's own random text goes on for num_steps after its prompt."""
         texts = [text_of(self.model, length + num_steps, seed + i) for i, length in enumerate(lengths)]
         return [self.prefill(text, len(text) - num_steps, where) for text in texts]
 
     def prefill(self, text: tuple[int, ...], length: int, where: str = "") -> Sequence:
-        """A new sequence with the first `length` tokens of the text."""
+        """Make a sequence with the first `length` tokens of the text as its prompt, and prefill it."""
         seq = Sequence(list(text[:length]), SamplingParams(max_tokens=1))
         self.prefill_again(seq, text, where)
         return seq
@@ -56,7 +56,7 @@ class TeacherForced:
         self.judge(logits.unsqueeze(0), [seq], f"{where}in the prefill of")
 
     def decode(self, seqs: list[Sequence], where: str = "") -> None:
-        """One step. Each sequence goes on with its text; one that has its token still, of a failed step, keeps it."""
+        """Decode one step. Each sequence gets its text's next token, unless it still has the one of a failed step."""
         self.give_tokens(seqs)
         batch = "one sequence" if len(seqs) == 1 else f"{len(seqs)} sequences"
         self.judge(self.stage.decode(list(seqs)), seqs, f"{where}in a step of {batch},")
@@ -71,17 +71,17 @@ class TeacherForced:
         require_one_owner(self.stage.tables)
 
     def end(self, seqs: list[Sequence]) -> None:
-        """Free these, which are all that the stage holds."""
+        """Free these sequences, which must be all that the stage holds."""
         for seq in seqs:
             self.free(seq)
         require_all_free(self.stage, "with every sequence freed")
 
     def books(self, seqs: list[Sequence]) -> tuple[int, ...]:
-        """Counts that a refused call must not change: cached tokens, sequences held, free blocks."""
+        """Return the counts that a refused call must not change: cached tokens, sequences held, free blocks."""
         return *(seq.num_cached_tokens for seq in seqs), len(self.stage.tables), self.stage.num_free_blocks
 
     def judge(self, logits: Tensor, seqs: list[Sequence], where: str) -> None:
-        """Judge what a call returned, [B, V], and what its sequences count as cached after it."""
+        """Check the logits [B, V] that a call returned, and how many tokens its sequences count as cached after it."""
         allowed = (len(seqs), self.stage.config.vocab_size)
         assert logits.shape == allowed, f"{where} the logits have shape {tuple(logits.shape)}, expected {allowed}"
         want = torch.stack([text_logits(self.model, self.texts[seq.seq_id], self.device)[len(seq) - 1] for seq in seqs])

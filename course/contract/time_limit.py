@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 
 class TookTooLong(BaseException):
-    """No Exception, so that `except Exception` in the code under test does not swallow it."""
+    """Ends code at its time limit. It is no Exception, so that `except Exception` in that code does not swallow it."""
 
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """The body is stopped by TookTooLong at its next Python instruction after `seconds`; on any platform and thread.
+    """Stop the body by TookTooLong at its next Python instruction after `seconds`, on any platform and in any thread.
 
     A single call into C that does not return (a lock, a sleep) is not stopped.
     """
@@ -37,5 +37,5 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 def _raise_in(thread: int, error: type[BaseException]) -> None:
-    """CPython's way to raise in another thread; there is none outside its C API."""
+    """Raise an error in another thread, which CPython allows only through its C API."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))

@@ -1,4 +1,4 @@
-"""The list of promises. Later ones lean on earlier ones: the first that is broken is the one to look at."""
+"""The list of promises. Later ones depend on earlier ones: look first at the first that is broken."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from . import blocks, choices, errors, models, reach, reuse, tokens
 
 @dataclass(frozen=True)
 class Promise:
-    """check(stage_class, device) returns when it is held; else an AssertionError says what is wrong, in plain words.
+    """check(stage_class, device) returns if the promise is held; else it raises an AssertionError in plain words.
 
-    why: what breaks in an engine without it. slow: left out of a quick look. last: a search, of use only when every
-    other promise is held.
+    why: what breaks in an engine without it. slow: left out of a quick look. last: a search, which is of use only
+    when all other promises are held.
     """
 
     title: str
@@ -121,5 +121,5 @@ QUEUE_PROMISES = (
 
 
 def promises_of(stage_class: type[Stage]) -> tuple[Promise, ...]:
-    """All that a stage can be judged by: those of a queue too where it has add, step, abort and has_work."""
+    """Return all promises that fit the stage: with those of a queue if it has add, step, abort and has_work."""
     return (*PROMISES, *QUEUE_PROMISES) if has_queue(stage_class) else PROMISES

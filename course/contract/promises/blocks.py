@@ -54,7 +54,7 @@ def freeing_twice(stage_class: type[Stage], device: str) -> None:
 
 
 def prefilled_again(stage_class: type[Stage], device: str) -> None:
-    """Three times over, each time longer by a block's edge; what every round loses would be missed at its end."""
+    """Free and prefill a sequence three times, each time past a block's edge, so that a loss in any round shows."""
     stage = stage_of(stage_class, "gpt2", device, num_blocks=4, block_size=16)
     [seq] = begin(stage, prompts_for("gpt2", (3,)), greedy(40))
     decode_step(stage, [seq])
@@ -89,7 +89,7 @@ def misuse(stage_class: type[Stage], device: str) -> None:
 
 
 def _refusals_change_nothing(stage_class: type[Stage], device: str) -> None:
-    """Beside a sequence that would get a new block if the step ran."""
+    """Check that refused steps change nothing, though their batch has a sequence that would get a new block."""
     run = TeacherForced(stage_class, device, "two layers", num_blocks=9, block_size=4)
     full, freed, silent = run.begin((4, 4, 5), 2)
     run.free(freed)
@@ -126,7 +126,7 @@ def never_fits(stage_class: type[Stage], device: str) -> None:
 
 
 def pool_exhausted(stage_class: type[Stage], device: str) -> None:
-    """Three sequences each need a block, with none, one or two left: a refusal changes nothing for any of them."""
+    """Check that a step that needs 3 blocks, with 0 to 2 left, is refused and changes nothing for any sequence."""
     for left in range(3):
         run = TeacherForced(stage_class, device, "two layers", num_blocks=6 + left, block_size=4, max_num_seqs=4)
         seqs = run.begin((4, 8, 12), 4)
@@ -170,7 +170,7 @@ def memory_comes_back(stage_class: type[Stage], device: str) -> None:
 
 
 def bytes_held(stage: Stage | type) -> int:
-    """Bytes of the tensors that can be reached from the stage's attributes, its model's left out."""
+    """Sum the bytes of all tensors that can be reached from the stage's attributes, without those of its model."""
     storages: dict[int, int] = {}
     for tensor in tensors_of(vars(stage), without=(Model,)):
         is_open = tensor.layout == torch.strided  # a library's own layout does not say how it is stored

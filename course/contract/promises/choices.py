@@ -35,7 +35,7 @@ WISHES: tuple[dict[str, Any], ...] = (
 
 
 def chooses_as_sample(stage_class: type[Stage], device: str) -> None:
-    """The same requests on two stages: one chooses itself, of the other `sample` reads the logits."""
+    """Run the same requests on two stages: one chooses its tokens itself, the other returns logits for `sample`."""
     for wishes, what in ((WISHES, "greedy and drawn rows"), (WISHES[:1], "greedy rows"), (WISHES[1:2], "one seed")):
         params = [SamplingParams(max_tokens=STEPS + 1, **wish) for wish in islice(cycle(wishes), len(LENGTHS))]
         stage, other = (stage_of(stage_class, MODEL, device, num_blocks=16) for _ in range(2))
@@ -75,7 +75,7 @@ TOGETHER = ((3, 9), (9, 3), (6, 6), (100, 150, 60, 7, 180, 20))
 
 
 def prompts_together(stage_class: type[Stage], device: str) -> None:
-    """first_tokens takes many prompts at once, in the order given."""
+    """Check that first_tokens takes many prompts at once, in the order given."""
     stage = stage_of(stage_class, MODEL, device, num_blocks=16)
     for lengths in TOGETHER:
         seqs = [Sequence(prompt, SamplingParams(max_tokens=3)) for prompt in prompts_for(MODEL, lengths)]
@@ -95,7 +95,7 @@ TRIED = 16  # operations of a step at which an error is tried
 
 
 def failed_choice(stage_class: type[Stage], device: str) -> None:
-    """Logits of NaN give no token, and a step without its tokens does not count: it can be made again."""
+    """Check that logits of NaN give no token, and that a step without its tokens does not count and can be repeated."""
     for wish in WISHES[:2]:
         params = SamplingParams(max_tokens=9, **wish)
         _nan_is_refused(stage_class, device, params)
@@ -123,7 +123,7 @@ def _nan_is_refused(stage_class: type[Stage], device: str, params: SamplingParam
 
 
 def _interrupted_choice(stage_class: type[Stage], device: str, params: SamplingParams) -> None:
-    """Interrupt the choice of a stage that makes the whole step: the template counts a step before it is sampled."""
+    """Interrupt the choice of a stage that makes the whole step; the template counts a step before it samples."""
     stage = stage_of(stage_class, MODEL, device, num_blocks=12, block_size=4, max_num_seqs=3)
     seqs = _begun(stage, params)
     if _decodes_by_template(stage, seqs):
@@ -150,7 +150,7 @@ def _interrupted_choice(stage_class: type[Stage], device: str, params: SamplingP
 
 
 def _decodes_by_template(stage: Stage, seqs: list[Sequence]) -> bool:
-    """Whether next_tokens goes through Stage.decode. The sequences are freed."""
+    """Tell whether next_tokens calls Stage.decode. The sequences are freed."""
     called = []
     decode = Stage.decode
 
@@ -166,7 +166,7 @@ def _decodes_by_template(stage: Stage, seqs: list[Sequence]) -> bool:
 
 
 def _begun(stage: Stage, params: SamplingParams) -> list[Sequence]:
-    """Two sequences that are ready for a step."""
+    """Begin two sequences, so that both are ready for a step."""
     seqs = [Sequence(prompt, params) for prompt in prompts_for(MODEL, (3, 9))]
     for seq, token in zip(seqs, stage.first_tokens(seqs), strict=True):
         seq.append(token)
@@ -174,7 +174,7 @@ def _begun(stage: Stage, params: SamplingParams) -> list[Sequence]:
 
 
 def _require_uncounted(seqs: list[Sequence], cached: list[int], error: BaseException | None, when: str) -> None:
-    """A stage that leaves the choice to the template counts the step before it: the template does."""
+    """Require that a failed step is not counted, unless it failed in Stage.next_tokens: that counts, then samples."""
     frames = traceback.walk_tb(error.__traceback__ if error else None)
     by_template = Stage.next_tokens.__code__ in [frame.f_code for frame, _ in frames]
     after = [seq.num_cached_tokens for seq in seqs]

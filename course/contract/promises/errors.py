@@ -24,7 +24,7 @@ PARTS = ("wte", "h.0.attn.c_attn", "h.0", "h.1.attn", "")  # of the model: befor
 
 
 def errors_free_everything(stage_class: type[Stage], device: str) -> None:
-    """An error anywhere in a run of two requests, from outside: the run ends, and all is free."""
+    """Check that an error from outside, anywhere in a run of two requests, ends the run and frees all blocks."""
     stage = stage_of(stage_class, "gpt2", device, num_blocks=8)
     total = num_operations(lambda: list(_started(stage)))
     for i in range(STREAMED):
@@ -38,14 +38,14 @@ def errors_free_everything(stage_class: type[Stage], device: str) -> None:
 
 
 def _started(stage: Stage) -> Iterator[tuple[Sequence, int]]:
-    """A run that has handed out its first token."""
+    """Start a run of two requests and take its first token."""
     tokens = stream(stage, [Sequence(prompt, greedy(9)) for prompt in prompts_for("gpt2", (3, 5))])
     next(tokens)
     return tokens
 
 
 def failed_steps(stage_class: type[Stage], device: str) -> None:
-    """A step that failed in the model is made again: a part of the layers has seen its tokens, none was appended."""
+    """Check that a call that fails in the model can be repeated: some layers saw its tokens, none was appended."""
     run = _Failing(stage_class, device)
     for part in PARTS:
         for error in ERRORS:
@@ -55,7 +55,7 @@ def failed_steps(stage_class: type[Stage], device: str) -> None:
 
 
 def errors_anywhere(stage_class: type[Stage], device: str) -> None:
-    """Every single operation of a step, the ones of append too, and of a prefill."""
+    """Check errors at any operation of a step, including those of append, and of a prefill."""
     run = _Failing(stage_class, device)
     for call in (run.decode_fails, run.prefill_fails):
         counter = ErrorAt(OutOfMemory, at=None)
@@ -66,7 +66,7 @@ def errors_anywhere(stage_class: type[Stage], device: str) -> None:
 
 
 class _Failing(TeacherForced):
-    """Three sequences in small blocks. Each call fails once; the books must be as before; then it is made again."""
+    """Three sequences in small blocks. Each call fails once, must leave all counts as before, and is repeated."""
 
     def __init__(self, stage_class: type[Stage], device: str) -> None:
         super().__init__(stage_class, device, MODEL, num_blocks=150, block_size=4, max_num_seqs=4)

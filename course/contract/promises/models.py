@@ -1,4 +1,4 @@
-"""The promise about the caller's model: a stage that packs or rounds weights does so in a copy of its own."""
+"""The promise about the caller's model: a stage that packs or rounds weights does so in its own copy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..small_models import prompts_for
 
 
 def leaves_your_model(stage_class: type[Stage], device: str) -> None:
-    """Other stages and the reference may share the model that a stage is made on."""
+    """Check that a stage does not change the model it is made on, which other stages and the reference may share."""
     for name in ("gpt2", "llama"):
         model, as_it_was = copy_of(name, device), copy_of(name, device)
         stage = stage_of(stage_class, model, device, num_blocks=8)
@@ -27,7 +27,7 @@ def leaves_your_model(stage_class: type[Stage], device: str) -> None:
 
 
 def require_same_model(model: Model, as_it_was: Model, when: str) -> None:
-    """The same modules, and in them the same numbers."""
+    """Require that a model has the same modules and the same numbers in them as before."""
     stage_writes = f"the stage changes its caller's model {when}"
     modules, were = (dict(m.named_modules()) for m in (model, as_it_was))
     for name in were | modules:

@@ -15,14 +15,14 @@ from ..teacher_forced import TeacherForced
 
 
 def odd_shapes(stage_class: type[Stage], device: str) -> None:
-    """Two sequences over two edges of blocks, in each shape."""
+    """Decode two sequences over two block edges in each unusual model shape."""
     for shape in SHAPES:
         run = TeacherForced(stage_class, device, shape, num_blocks=6, block_size=4)
         _run_to_the_end(run, (6, 3), 3, f"model {shape}: ")
 
 
 def any_block_size(stage_class: type[Stage], device: str) -> None:
-    """1: every token an edge. 100 and more: one block takes all that the model can. The others: no power of two."""
+    """Check block sizes: 1, where each token is an edge; 100 and more, where one block is enough; no powers of two."""
     for block_size in (1, 2, 3, 7, 48, 100, 1000):
         if run := _accepted(stage_class, device, "two layers", block_size, num_tokens=45):
             _run_to_the_end(run, (1, 6, 20), 4, f"block_size={block_size}: ")
@@ -49,7 +49,7 @@ def last_position(stage_class: type[Stage], device: str) -> None:
 
 
 def just_fits(stage_class: type[Stage], device: str) -> None:
-    """The largest request that fits is taken, in positions and in blocks; one that breaks at its end is refused."""
+    """Check that the largest request that fits is taken, in positions and in blocks, and a larger one is refused."""
     for num_blocks, most, too_long, named in (
         (12, ODD_LENGTH, ODD_LENGTH + 2, f"max_model_len={ODD_LENGTH}"),
         (3, 13, 14, "num_blocks=3"),
@@ -73,7 +73,7 @@ def _request(num_prompt: int, longest: int) -> Sequence:
 
 
 def long_sequences(stage_class: type[Stage], device: str) -> None:
-    """Over the edges at which 7, 8, ... 12 bits are full, in one batch with a prompt of one token; then one alone."""
+    """Decode over the lengths at which 7, 8, ... 12 bits are full: beside a sequence of one token, then alone."""
     lengths = (1, 127, 255, 511, 1023, 2047, 4095)
     run = _accepted(stage_class, device, "long", 1024, num_tokens=sum(lengths) + 7 * 1024)
     run = run or TeacherForced(stage_class, device, "long", num_blocks=140)
@@ -85,7 +85,7 @@ def long_sequences(stage_class: type[Stage], device: str) -> None:
 
 
 def very_long_sequences(stage_class: type[Stage], device: str) -> None:
-    """Past 32,767 tokens, where 16 bits are full."""
+    """Decode past 32,767 tokens, where a signed 16-bit integer is full."""
     run = _accepted(stage_class, device, "longest", 4096, num_tokens=LONGEST) or TeacherForced(
         stage_class, device, "longest", num_blocks=-(-LONGEST // 64)
     )
@@ -93,19 +93,19 @@ def very_long_sequences(stage_class: type[Stage], device: str) -> None:
 
 
 def high_block_ids(stage_class: type[Stage], device: str) -> None:
-    """Ids over 127 and 255, where 8 bits are full, in short sequences."""
+    """Decode short sequences in blocks with ids over 127 and 255, where 8 bits are full."""
     for first in (125, 253):
         _with_ids_from(first, stage_class, device)
 
 
 def very_high_block_ids(stage_class: type[Stage], device: str) -> None:
-    """Ids over 32,767 and 65,535, where 16 bits are full; a GPU's pool has as many."""
+    """Decode in blocks with ids over 32,767 and 65,535, where 16 bits are full; a GPU's pool has as many."""
     for first in (2**15 - 3, 2**16 - 3):
         _with_ids_from(first, stage_class, device)
 
 
 def _with_ids_from(first: int, stage_class: type[Stage], device: str) -> None:
-    """The pool's first blocks are held back, so that two sequences get those from `first` on, and fill the pool."""
+    """Hold back the pool's first blocks, so that two sequences get the blocks from `first` on and fill the pool."""
     most = LONGEST // 4  # blocks that one sequence may hold
     # In the books alone: blocks that no decoding sequence holds.
     ballast = {-1 - i: 4 * min(most, first - i * most) for i in range(-(-first // most))}
@@ -123,23 +123,23 @@ def _with_ids_from(first: int, stage_class: type[Stage], device: str) -> None:
 
 
 def many_blocks(stage_class: type[Stage], device: str) -> None:
-    """A block table of more than 255 columns, where 8 bits are full."""
+    """Decode with a block table of more than 255 columns, where 8 bits are full."""
     run = TeacherForced(stage_class, device, "long", num_blocks=260, block_size=4)
     _run_to_the_end(run, (4 * 256 - 1, 1), 3, "256 blocks of 4 tokens, and one more: ")
 
 
 def large_batches(stage_class: type[Stage], device: str) -> None:
-    """Past 64 sequences, the most that a stage holds by default."""
+    """Decode more than 64 sequences, the most that a stage holds by default."""
     _in_batches_of((9, 70), stage_class, device)
 
 
 def very_large_batches(stage_class: type[Stage], device: str) -> None:
-    """Past 255 sequences, where 8 bits are full."""
+    """Decode more than 255 sequences, where 8 bits are full."""
     _in_batches_of((257,), stage_class, device)
 
 
 def _in_batches_of(batch_sizes: tuple[int, ...], stage_class: type[Stage], device: str) -> None:
-    """All are held, as many as may be; each step decodes the first few, and the last step all but the first."""
+    """Hold as many sequences as allowed; each step decodes the first few, and the last step all but the first."""
     most = max(batch_sizes)
     run = TeacherForced(stage_class, device, "long", num_blocks=3 * most, block_size=4, max_num_seqs=most)
     seqs = run.begin([1 + i % 7 for i in range(most)], len(batch_sizes) + 1, f"{most} sequences held: ")
@@ -161,7 +161,7 @@ def _run_to_the_end(run: TeacherForced, lengths: tuple[int, ...], num_steps: int
 def _accepted(
     stage_class: type[Stage], device: str, model: str, block_size: int, num_tokens: int
 ) -> TeacherForced | None:
-    """Make a stage with that block size; None where the stage refuses the size by name, as a kernel may."""
+    """Make a stage with that block size; return None if the stage refuses the size by name, as a kernel may."""
     num_blocks = -(-num_tokens // block_size) + 3
     try:
         return TeacherForced(stage_class, device, model, num_blocks=num_blocks, block_size=block_size)

@@ -1,4 +1,4 @@
-"""Promises about reuse: whatever a stage remembers, it tells a sequence, a block and a batch from those before."""
+"""Promises about reuse: a stage never takes a sequence, block or batch for an earlier one that it remembers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NEIGHBOURS = 130  # their ids differ from the first one's by anything up to 130:
 
 
 def neighbours_come_and_go(stage_class: type[Stage], device: str) -> None:
-    """One sequence stays, and is decoded with 130 others, each for a step or two, of another id, text and length."""
+    """Decode one sequence beside 130 others that come and go, each of another id, text and length."""
     run = TeacherForced(stage_class, device, MODEL, num_blocks=5, max_num_seqs=2)
     where = "a sequence that stays while others come and go: "
     stays = run.prefill(text_of(MODEL, NEIGHBOURS + 1, seed=1), 1, where)
@@ -34,7 +34,7 @@ def neighbours_come_and_go(stage_class: type[Stage], device: str) -> None:
 
 
 def other_blocks(stage_class: type[Stage], device: str) -> None:
-    """A sequence of four blocks is freed and comes back into others, as one that an engine preempts; so do new ones.
+    """Free a sequence of four blocks and bring it back into other blocks, as if preempted; then do so with new ones.
 
     From one time to the next a single block differs, or the order, or all of them. A stage that recognises a row by
     less than all of it (its length, its first and last block, their sum) reads blocks of the time before.
@@ -48,7 +48,7 @@ def other_blocks(stage_class: type[Stage], device: str) -> None:
 
 
 def _orders() -> list[tuple[int, ...]]:
-    """Four of six places, in order: each that differs from the first in one place, after it; then others."""
+    """Return orders of four of six blocks: first each that differs from the first order in one place, then others."""
     first = (0, 1, 2, 3)
     one_differs = [first[:i] + (other,) + first[i + 1 :] for other in (4, 5) for i in (1, 2, 0, 3)]
     beside_first = [order for other in one_differs for order in (first, other)]
@@ -62,10 +62,10 @@ ORDERS = _orders()
 
 
 class FullPool(TeacherForced):
-    """Brings a sequence into blocks of one's choice: fillers of one block each hold the rest, and make way for it.
+    """Brings a sequence into chosen blocks: fillers of one block each hold all the others.
 
-    That the block freed last is handed out next is how the books are. If they did otherwise, other blocks would be
-    tried, and judged alike.
+    This works because the block tables hand out next the block that was freed last. If they did otherwise, other blocks
+    would be tried and judged in the same way.
     """
 
     def __init__(self, stage_class: type[Stage], device: str) -> None:
@@ -84,7 +84,7 @@ class FullPool(TeacherForced):
             self.fillers[self.stage.tables.of(seq.seq_id, 0)[0]] = seq
 
     def comes_back(self, order: tuple[int, ...]) -> None:
-        """The same sequence, longer by one token each time."""
+        """Bring the same sequence back into these blocks, longer by one token each time."""
         self.make_way(order)
         where = f"a sequence freed and prefilled again, before in blocks {lengths_text(self.was)}: "
         if self.preempted is None:
@@ -94,7 +94,7 @@ class FullPool(TeacherForced):
         self.step_and_free(self.preempted, where)
 
     def comes_new(self, order: tuple[int, ...]) -> None:
-        """Another sequence, of the same text and length each time."""
+        """Bring a new sequence of the same text and length into these blocks."""
         self.make_way(order)
         where = f"a sequence as long as the one before, which was in blocks {lengths_text(self.was)}: "
         self.step_and_free(self.prefill(self.text, self.length, where), where)
@@ -113,7 +113,7 @@ class FullPool(TeacherForced):
 
 
 def alike_prompts(stage_class: type[Stage], device: str) -> None:
-    """Prompts that agree in a length, an end, all but one token, the tokens but not their order, or in everything.
+    """Check prompts that agree in length, in their end, in all but one token, in all but the order, or in everything.
 
     A stage that shares K and V between sequences, or keeps them after free, must identify a prompt by all its tokens.
     """
@@ -132,7 +132,7 @@ def alike_prompts(stage_class: type[Stage], device: str) -> None:
 
 
 def two_at_once(stage_class: type[Stage], device: str) -> None:
-    """Two stages side by side on one model, of different sizes. A sequence moves from one to the other and back."""
+    """Run two stages of different sizes on one model. A sequence moves from one to the other and back."""
     model = copy_of(MODEL, device)
     one = TeacherForced(stage_class, device, MODEL, own=model, num_blocks=8, block_size=4, max_num_seqs=3)
     two = TeacherForced(stage_class, device, MODEL, own=model, num_blocks=6, block_size=16, max_num_seqs=2)
@@ -149,7 +149,7 @@ def two_at_once(stage_class: type[Stage], device: str) -> None:
 
 
 def leaves_what_is_yours(stage_class: type[Stage], device: str) -> None:
-    """The caller's list, its sequences' tokens, the logits that it keeps."""
+    """Check that a step changes neither the caller's list, nor its sequences' tokens, nor the logits that it keeps."""
     run = TeacherForced(stage_class, device, MODEL, num_blocks=8, block_size=4)
     seqs = run.begin((5, 2, 9), 4)
     run.give_tokens(seqs)
@@ -164,10 +164,10 @@ def leaves_what_is_yours(stage_class: type[Stage], device: str) -> None:
 
 
 def padding_touches_nothing(stage_class: type[Stage], device: str) -> None:
-    """A step may be filled up to a fixed number of rows. What an earlier batch left in these rows is written nowhere.
+    """Check that what an earlier batch left in the padding rows of a smaller batch is not written to any block.
 
     The last sequences of a batch are freed, and others get their blocks. Then the smaller batch runs, and after it the
-    new sequences.
+    new sequences. Such a batch may be padded to a fixed number of rows.
     """
     for most, fewer in ((4, 3), (8, 7), (8, 5)):
         run = TeacherForced(stage_class, device, "two layers", num_blocks=most, block_size=4, max_num_seqs=most)

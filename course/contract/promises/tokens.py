@@ -1,4 +1,4 @@
-"""Promises about tokens: whatever shares the batch, each sequence gets what it would get alone, without a cache."""
+"""Promises about tokens: in any batch, each sequence gets the tokens that it would get alone and without a cache."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def fits_the_seam(stage_class: type[Stage], device: str) -> None:
 
 
 def require_attention(out: object, layer: int, q: Tensor) -> None:
-    """[B, H, D] like q."""
+    """Require that attention's output is a tensor [B, H, D] with the shape and dtype of q."""
     where = f"step(layer={layer}, q, k, v)"
     assert isinstance(out, Tensor), f"{where} returned {out!r}, expected a tensor [B, H, D] like q"
     assert out.shape == q.shape, f"{where} returned shape {tuple(out.shape)}, expected {tuple(q.shape)} = [B, H, D]"
@@ -122,8 +122,10 @@ def equals_transformers_in_full_size(stage_class: type[Stage], device: str) -> N
 
 
 def half_precision(stage_class: type[Stage], device: str) -> None:
-    """Rounding is to cost what it costs the reference in the same dtype. Past 256 and 2,048 tokens, where bf16 and
-    fp16 can no longer count."""
+    """Check that rounding costs no more than in the reference in the same dtype, past 256 tokens and past 2,048.
+
+    Beyond these numbers bf16 and fp16 can no longer count.
+    """
     for dtype in (torch.float16, torch.bfloat16):
         for name, lengths in (("two layers", (20, 4, 11)), ("long", (300, 2_060))):
             off, usual = _rounding(stage_class, device, name, dtype, lengths)
@@ -136,7 +138,7 @@ def half_precision(stage_class: type[Stage], device: str) -> None:
 def _rounding(
     stage_class: type[Stage], device: str, name: str, dtype: torch.dtype, lengths: tuple[int, ...], num_steps: int = 6
 ) -> tuple[float, float]:
-    """How far the stage's logits, and the cache-free reference's in that dtype, are from the fp32 reference's."""
+    """Return how far the stage's logits, and the cache-free reference's in that dtype, are from the fp32 reference's."""
     texts = [text_of(name, length + num_steps, seed) for seed, length in enumerate(lengths)]
     exact = torch.stack([text_logits(name, text, device)[-num_steps:] for text in texts])
     usual = torch.stack([half_logits(name, text, device, dtype)[-num_steps:] for text in texts])
@@ -180,7 +182,7 @@ def _require_reference(
 
 
 def _require_refilled(stage_class: type[Stage], device: str, name: str, places: int) -> None:
-    """Mixed prompts and mixed outputs, `places` at once: a batch that is refilled all the time."""
+    """Check mixed prompts and outputs, `places` at a time, in a batch that is refilled as soon as a sequence ends."""
     stage = stage_of(stage_class, name, device, num_blocks=16, max_num_seqs=places)
     seqs = generate(stage, prompts_for(name, MIXED), [greedy(n) for n in MIXED_OUTPUTS])
     tokens = expected(name, MIXED, max(MIXED_OUTPUTS), device)

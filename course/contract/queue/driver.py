@@ -1,4 +1,4 @@
-"""Requests in a stage's queue, driven from outside: every add, step and abort is judged by what it may change."""
+"""Drives the requests in a stage's queue from outside and checks what every add, step and abort changes."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def has_queue(stage_class: type) -> bool:
 
 
 def takes(stage_class: type, argument: str) -> bool:
-    """Whether a constructor of the class, or of a base class, names that argument."""
+    """Tell whether a constructor of the class, or of a base class, has that argument."""
     makers = [vars(cls)["__init__"] for cls in stage_class.__mro__ if "__init__" in vars(cls)]
     return any(argument in inspect.signature(make).parameters for make in makers)
 
 
 class Queue:
-    """A stage on the model of that name, and the requests that it got.
+    """A stage on the model of that name, and the requests that were added to it.
 
-    budget: tokens of a step, where the stage takes such an argument. own: a model in place of a copy of the named one.
+    budget: tokens in one step, if the stage takes such an argument. own: a model instead of a copy of the named one.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Queue:
                 self.step()
 
     def failing_step(self, injection: ErrorAt) -> None:
-        """A step that meets an error. A device that works by itself may report it in the step after that."""
+        """Run a step that meets an error. An asynchronous device may report the error in the step after it."""
         for context in (injection, nullcontext()):
             try:
                 with context:
@@ -110,7 +110,7 @@ class Queue:
             self.stage.abort(seq)
 
     def patience(self) -> Iterator[int]:
-        """A number for each step that is needed, as long as requests are there. AssertionError if they never end."""
+        """Yield a number for each step while there are requests. Raises AssertionError if they never end."""
         most = PATIENCE * sum(seq.max_len for seq in self.seqs) + 20
         for number in range(most):
             if not self.stage.has_work:
@@ -119,7 +119,7 @@ class Queue:
         assert not self.stage.has_work, f"after {most} steps some of {len(self.seqs)} requests are still not done"
 
     def run_out(self) -> None:
-        """Run to the end of all requests. Then every token is judged, and every block is free."""
+        """Run until all requests have ended, then check every token, and that every block is free."""
         for _ in self.patience():
             self.step()
         for seq in self.seqs:
@@ -132,7 +132,7 @@ class Queue:
             self.stage.step()
 
     def run_out_twice(self) -> None:
-        """Run out, then once more with a request that takes every block, as far as the model has positions."""
+        """Run out, then run one more request that takes every block, as far as the model has positions."""
         self.run_out()
         tables = self.stage.tables
         most = min(tables.num_blocks * tables.block_size, self.stage.config.max_model_len - 1)
@@ -140,7 +140,7 @@ class Queue:
         self.run_out()
 
     def judge(self, seq: Sequence) -> None:
-        """The tokens of a request that has ended are the reference's, and it ended where it had to."""
+        """Check that a request that has ended has the reference's tokens, and that it ended where it had to."""
         made = count(len(seq.output_ids), "new token")
         assert seq.finish_reason, f"{self.name(seq)} is lost: has_work is False, and it has {made}"
         right = right_tokens(self.model, tuple(seq.token_ids), seq.num_prompt_tokens, seq.params, self.device)
@@ -161,7 +161,7 @@ class Queue:
         )
 
     def require_books(self) -> None:
-        """Every block is free once, or held; a sequence that has ended holds none. Sequences may share a block."""
+        """Require that each block is free once, or held, and by no ended sequence. Sequences may share a block."""
         tables = self.stage.tables
         names = {seq.seq_id: self.name(seq) for seq in self.seqs}
         for seq in self.seqs:
@@ -184,7 +184,7 @@ class Queue:
 def right_tokens(
     model: str, text: tuple[int, ...], num_prompt: int, params: SamplingParams, device: str
 ) -> tuple[int, ...]:
-    """The token that belongs at each place after the prompt, chosen from one forward of the reference over the text."""
+    """Return the right token for each place after the prompt, from one forward of the reference over the text."""
     if len(text) == num_prompt:
         return ()
     logits = reference_logits(model_of(model, device), list(text[:-1]))[num_prompt - 1 :]

@@ -21,7 +21,7 @@ LENGTHS = (9, 14, 5, 2)
 
 
 def aborted_anywhere(stage_class: type[Stage], device: str) -> None:
-    """Each of four requests, after 0 to 6 steps: it waits, computes its prompt, decodes, is in flight or preempted.
+    """Abort each of four requests after 0 to 6 steps: waiting, in its prompt, decoding, in flight or preempted.
 
     Two of them have a common beginning, and one with that beginning comes after the abort.
     """
@@ -50,7 +50,7 @@ def _four_requests(stage_class: type[Stage], device: str, num_blocks: int) -> Qu
 
 
 def failed_queue_steps(stage_class: type[Stage], device: str) -> None:
-    """An error or Ctrl-C at operations of a whole run: that step gives no token, and the next ones lose nothing."""
+    """Check that a step with an error or Ctrl-C, anywhere in a run, gives no token, and later steps lose nothing."""
     for num_blocks in (6, 40):
         counter = ErrorAt(OutOfMemory, at=None)
         _run_with(_four_requests(stage_class, device, num_blocks), counter)
@@ -61,7 +61,7 @@ def failed_queue_steps(stage_class: type[Stage], device: str) -> None:
 
 
 def _run_with(queue: Queue, injection: ErrorAt) -> None:
-    """A step whose device works on by itself may report its error in the step after it."""
+    """Run all requests while an error is injected; an asynchronous device may report it one step later."""
     heard = False
     for _ in queue.patience():
         outputs = [list(seq.token_ids) for seq in queue.seqs]
@@ -90,9 +90,9 @@ def _run_with(queue: Queue, injection: ErrorAt) -> None:
 
 
 def one_bad_request(stage_class: type[Stage], device: str) -> None:
-    """Logits that are not finite give no token. The request with them is aborted, or ended by the stage ("error").
+    """Check that logits that are not finite give no token: their request is aborted, or the stage ends it ("error").
 
-    Everything else goes on, in the blocks of that request too.
+    All other requests go on, and may use the blocks of that request.
     """
     for num_prompt in (NAN_AT - 2, NAN_AT + 3):
         model = copy_of(MODEL, device)
@@ -107,7 +107,7 @@ def one_bad_request(stage_class: type[Stage], device: str) -> None:
 
 
 def _run_around(queue: Queue, bad: Sequence) -> None:
-    """Run until nothing is left: a step that raises a ValueError is answered by an abort of the bad request, once."""
+    """Run until no request is left. Answer a step that raises ValueError by aborting the bad request, once."""
     for _ in queue.patience():
         try:
             queue.step()

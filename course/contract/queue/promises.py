@@ -25,7 +25,7 @@ WISHES: tuple[dict[str, Any], ...] = (
 
 
 def runs_a_queue(stage_class: type[Stage], device: str) -> None:
-    """The same requests all at once, one a step from the last to the first, and with steps between them."""
+    """Add the same requests all at once, one after each step in reverse order, and with three steps between them."""
     requests = list(zip(prompts_for(MODEL, LENGTHS), NEW_TOKENS, cycle(WISHES), strict=False))
     for order, steps_between in ((requests, 0), (requests[::-1], 1), (requests[::2] + requests[1::2], 3)):
         queue = Queue(stage_class, device, num_blocks=80, block_size=4, max_num_seqs=4)
@@ -36,7 +36,7 @@ def runs_a_queue(stage_class: type[Stage], device: str) -> None:
 
 
 class Budgeted(Queue):
-    """Counts what is computed, for requests that share nothing in a pool with blocks for all of them."""
+    """Counts the computed tokens of requests that share nothing, in a pool with blocks for all of them."""
 
     def step(self) -> list[Sequence]:
         before = [seq.num_cached_tokens for seq in self.seqs]
@@ -48,7 +48,7 @@ class Budgeted(Queue):
 
 
 def any_budget(stage_class: type[Stage], device: str) -> None:
-    """Prompts longer than a step, cut wherever the budget ends; others decode beside them."""
+    """Check prompts longer than a step, which are cut wherever the budget ends, while other requests decode."""
     for budget in (3, 4, 7, 33):
         queue = Budgeted(stage_class, device, budget=budget, num_blocks=40, block_size=4, max_num_seqs=3)
         for prompt, wish in zip(prompts_for(MODEL, (5, 30, 1, 12)), WISHES, strict=True):
@@ -58,7 +58,7 @@ def any_budget(stage_class: type[Stage], device: str) -> None:
 
 
 def small_pools(stage_class: type[Stage], device: str) -> None:
-    """Sequences that outgrow the pool together: some of them have to give up their blocks and be computed again."""
+    """Check sequences that outgrow the pool together, so that some are preempted and must be computed again."""
     for num_blocks in (6, 7, 9, 12):
         queue = Queue(stage_class, device, budget=16, num_blocks=num_blocks, block_size=4, max_num_seqs=4)
         for prompt, wish in zip(prompts_for(MODEL, (5, 3, 8, 4)), WISHES, strict=True):
@@ -69,7 +69,7 @@ def small_pools(stage_class: type[Stage], device: str) -> None:
 
 
 def ends_where_it_should(stage_class: type[Stage], device: str) -> None:
-    """End at a stop token, at the model's end token, or after one token; queued requests get the slots and blocks."""
+    """Check that requests end at a stop token, at the model's end token or after one token, and queued ones follow."""
     lengths = (5, 9, 2, 12)
     prompts, outputs = prompts_for(MODEL, lengths), expected(MODEL, lengths, 8, device)
     model = copy_of(MODEL, device)
@@ -85,7 +85,7 @@ def ends_where_it_should(stage_class: type[Stage], device: str) -> None:
 
 
 def refused_when_added(stage_class: type[Stage], device: str) -> None:
-    """Refuse at once, in words, what can never run, and keep nothing of it; take the largest request that fits."""
+    """Check that what can never run is refused when added and leaves no trace; the largest request is taken."""
     queue = Queue(stage_class, device, num_blocks=3, block_size=4, max_num_seqs=2)
     ended = queue.add([1, 2, 3], 1)
     queue.run_out()
@@ -114,7 +114,7 @@ def _request(prompt: list[int], max_tokens: int, **wishes: Any) -> Sequence:
 
 
 def no_request_starves(stage_class: type[Stage], device: str) -> None:
-    """A request ends although others come faster than they are served: several hundred later ones at most go first."""
+    """Check that a request ends although others come faster than they are served: at most several hundred go first."""
     policies: list[dict[str, Any]] = [{}]
     if takes(stage_class, POLICY):
         policies += {POLICY: "shortest"}, {POLICY: "longest_output"}
@@ -135,7 +135,7 @@ def no_request_starves(stage_class: type[Stage], device: str) -> None:
 
 
 def ordered_by_policy(stage_class: type[Stage], device: str) -> None:
-    """The named orders, in one place: first by priority, then as the policy says, then by arrival."""
+    """Check the order of every named policy: first by priority, then as the policy says, then by arrival."""
     if not takes(stage_class, POLICY):
         return
     sizes: dict[str, Any] = {"num_blocks": 40, "block_size": 4, "max_num_seqs": 1}

@@ -23,8 +23,11 @@ NUM_TEXTS, LONGEST = 3, 20
 
 @dataclass(frozen=True)
 class QueueCall:
-    """kind: "add" a request whose prompt has the first `number` tokens of a text, and then `own` ones; "step" as
-    often; "abort" request `number`; "fail" at operation `number` of a step."""
+    """One call of a random run, by its kind.
+
+    "add": a request whose prompt has the first `number` tokens of a text, and then `own` ones. "step": `number` steps.
+    "abort": request `number`. "fail": an error at operation `number` of a step.
+    """
 
     kind: str
     number: int
@@ -94,7 +97,7 @@ def random_queues(stage_class: type[Stage], device: str) -> None:
 
 
 def what_breaks(stage_class: type[Stage], device: str, case: QueueCase) -> Exception | None:
-    """The first error of the run on a fresh stage."""
+    """Run the case on a fresh stage and return the first error; None if there is none."""
     try:
         queue = Queue(
             stage_class,

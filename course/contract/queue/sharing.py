@@ -1,4 +1,4 @@
-"""Promises about what requests in a queue share: found by all of its tokens, held while in use, and never written."""
+"""Promises about shared blocks: found by all of their tokens, held while in use, and never written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHARED = (8, 7, 9, 4, 5, 3, 1, 12, 16, 8)  # tokens in common: whole blocks, one
 
 
 def shared_beginnings(stage_class: type[Stage], device: str) -> None:
-    """Prompts with a common beginning, one of them exactly that: together, one after the other, in pools that evict."""
+    """Run prompts with a common beginning (one is only that) together and one after another, in pools that evict."""
     base, tails = list(text_of(MODEL, 16)), prompts_for(MODEL, (3,) * len(SHARED))
     prompts = [base[:8], base[:16], base[:8]] + [base[:n] + tail for n, tail in zip(SHARED, tails, strict=True)]
     for num_blocks, steps_between in ((60, 0), (60, 2), (60, 9), (8, 0), (8, 1), (10, 9)):
@@ -29,7 +29,7 @@ def shared_beginnings(stage_class: type[Stage], device: str) -> None:
 
 
 def samples_of_a_prompt(stage_class: type[Stage], device: str) -> None:
-    """Drawn samples of one prompt, whose end fills no block: each writes its own tokens there, and in no other's.
+    """Draw samples of one prompt that ends inside a block, where each sample must write only its own tokens.
 
     The first one still waits, computes its prompt, decodes or has ended when the others come.
     """
@@ -47,7 +47,7 @@ def samples_of_a_prompt(stage_class: type[Stage], device: str) -> None:
 
 
 def told_apart_by_all_tokens(stage_class: type[Stage], device: str) -> None:
-    """Prompts that share no beginning, and look much alike: they must not be found for each other."""
+    """Check that prompts that look alike, but share no beginning, do not get each other's blocks."""
     text = list(text_of(MODEL, 8, seed=3))
     one_other = [text[:i] + [(text[i] + 1) % 97] + text[i + 1 :] for i in range(8)]
     moved = [text[::-1], text[4:] + text[:4], text[4:] * 2, text[:4] * 2, [text[1], text[0], *text[2:]]]
@@ -59,14 +59,14 @@ def told_apart_by_all_tokens(stage_class: type[Stage], device: str) -> None:
 
 
 def token_ids_of_any_size(stage_class: type[Stage], device: str) -> None:
-    """Token ids over 255 and over 65,535, where 8 and 16 bits are full."""
+    """Check token ids over 255 and over 65,535, where 8 and 16 bits are full."""
     near = [[257, 1, 2, 3], [1, 257, 2, 3], [1, 1, 2, 3], [256, 0, 2, 3], [0, 1, 2, 3], [2, 1, 0, 3]]
     far = [[token + 2**16 * (i == at) for i, token in enumerate([5, 6, 7, 8])] for at in (-1, 0, 1, 2, 3)]
     _one_after_the_other(stage_class, device, MANY_IDS, near + far)
 
 
 def _one_after_the_other(stage_class: type[Stage], device: str, model: str, prompts: list[list[int]]) -> None:
-    """Each prompt followed by one more token, so that its blocks are full, and again in the reverse order."""
+    """Run each prompt plus one token, so that the prompt's blocks are full; then all again in reverse order."""
     queue = Queue(stage_class, device, model, num_blocks=80, block_size=BLOCK, max_num_seqs=2)
     for prompt in [*prompts, *prompts[::-1]]:
         queue.add([*prompt, 50], 4)
@@ -75,7 +75,7 @@ def _one_after_the_other(stage_class: type[Stage], device: str, model: str, prom
 
 
 def many_texts(stage_class: type[Stage], device: str) -> None:
-    """Some thousand blocks with a text each, where keys of 16 bits meet."""
+    """Check some thousand blocks, each with another text, among which keys of 16 bits would collide."""
     rng, num_texts, length = Random(0), 256, 16
     queue = Queue(stage_class, device, num_blocks=num_texts * length // 2 + 80, block_size=2, max_num_seqs=8)
     for _ in range(num_texts):
