@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int | None:
-    """Raises ValueError for a bad argument, and Failed for an entry that is refused."""
+    """Run the subcommand. Raises ValueError for a bad argument, and Failed for an entry that is refused."""
     return args.action(args)
 
 
@@ -74,7 +74,7 @@ def new(args: argparse.Namespace) -> None:
 
 
 def run_entries(args: argparse.Namespace) -> int | None:
-    """One entry, or several one after the other; what is wrong about one of several does not stop the others."""
+    """Score the entries, one after the other; if there are several, an error in one does not stop the others."""
     require_named("--name", args.name)
     if args.name and len(args.files) > 1:
         raise ValueError(f"--name {args.name}: names one entry, and {len(args.files)} files are given")
@@ -92,7 +92,7 @@ def run_entries(args: argparse.Namespace) -> int | None:
 
 
 def _read(path: Path, args: argparse.Namespace) -> EntryFile | None:
-    """None for one of several that cannot be read as an entry, which is said on stderr."""
+    """Read an entry. If one of several cannot be read, say so on stderr and return None."""
     from course.contest import read_entry
 
     try:
@@ -105,7 +105,7 @@ def _read(path: Path, args: argparse.Namespace) -> EntryFile | None:
 
 
 def _scored(contest: Contest, file: EntryFile, args: argparse.Namespace) -> Score | None:
-    """The score, written to the board; None for one of several that has none, which is said on stderr."""
+    """Score the entry and write it to the board. If one of several is refused, say so on stderr and return None."""
     from course.contest import Refused, read_board, write_board
 
     try:

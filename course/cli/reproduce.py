@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Raises ValueError for a bad argument, and what the post's reproduction raises."""
+    """Reproduce the post. Raises ValueError for a bad argument, and what the post's reproduction raises."""
     require_post(args.post)
     if not has_course():
         raise Failed("reproduce needs the posts' tables: run from a clone of the repository")
@@ -114,7 +114,7 @@ def show_engines(post: ModuleType, setting: Setting) -> None:
 
 
 def command(args: argparse.Namespace, setting: Setting) -> str:
-    """Command line that runs this again, on this device whatever another machine has."""
+    """Return the command line that runs this again on the same device, whatever another machine has."""
     parts = ["roseinfer", "reproduce", args.post, "--device", str(setting.device)]
     parts += ["--model", args.model] if args.model else []
     parts += ["--quick"] if args.quick else []
@@ -122,7 +122,7 @@ def command(args: argparse.Namespace, setting: Setting) -> str:
 
 
 def write(report: PostReport, command: str, folder: Path) -> list[Path]:
-    """<post>-<date>.json, .md and .html in `folder`; what an earlier run of the day left is replaced."""
+    """Write <post>-<date>.json, .md and .html to `folder`; files of an earlier run on the same day are replaced."""
     from course.posts.report.page import to_page
     from course.posts.report.template import to_markdown
 

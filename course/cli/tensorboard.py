@@ -36,7 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Does not return when it serves. Raises ValueError for a bad argument, ContenderFailed for a stage that fails."""
+    """Capture the stages and serve them; then it does not return.
+
+    Raises ValueError for a bad argument, and ContenderFailed for a stage that fails.
+    """
     port = None if args.no_serve else free_port(args.port)
     capture_stages(args)
     if port is not None:
@@ -68,7 +71,7 @@ def captured_steps(stage_class: type[Stage], model: Model) -> Trace:
 
 
 def write_run(trace: Trace, logdir: Path, name: str) -> Path:
-    """The trace as the run `name`; one that lies there already is replaced."""
+    """Write the trace as the run `name`, in place of an earlier one of that name."""
     folder = logdir / name
     earlier = list(folder.glob(f"{name}.*.pt.trace.json.gz"))
     path = trace.to_tensorboard(folder, worker=name)
@@ -78,7 +81,7 @@ def write_run(trace: Trace, logdir: Path, name: str) -> Path:
 
 
 def free_port(port: int) -> int:
-    """The port, or any that is free for 0. Raises ValueError when it cannot be had."""
+    """Return the port, or for 0 any free one. Raises ValueError if the port cannot be had."""
     if not 0 <= port < 2**16:
         raise ValueError(f"--port {port}: must be an integer from 0 to {2**16 - 1}")
     with socket.socket() as probe:
@@ -91,7 +94,7 @@ def free_port(port: int) -> int:
 
 
 def serve(logdir: Path, port: int) -> NoReturn:
-    """Becomes this environment's TensorBoard, which Ctrl-C ends."""
+    """Replace this process by this environment's TensorBoard, which Ctrl-C ends."""
     print(f"TensorBoard: http://{LOOPBACK}:{port}/#pytorch_profiler")
     print("open the PYTORCH_PROFILER tab, Views: Overview, Operator, Trace; Ctrl-C ends it")
     print("(the browser fetches the tab's charts from www.gstatic.com; roseinfer trace needs no network)", flush=True)

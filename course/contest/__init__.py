@@ -1,4 +1,4 @@
-"""The contest: a fixed workload, a baseline, and a score for an entry of a learner's own.
+"""The contest: a fixed workload, a baseline, and a score for a learner's own entry.
 
 - Policy, Draft, Settings, Stage: an entry is one class derived from one of these (see entry.py)
 - read_entry(path) -> EntryFile

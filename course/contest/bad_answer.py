@@ -1,4 +1,4 @@
-"""BadAnswer: raised when a method of an entry has returned what cannot be used."""
+"""BadAnswer: raised when a method of an entry has returned a value that cannot be used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class BadAnswer(ValueError):
-    """Names the method, because no line of the entry is in the traceback.
+    """An error that names the entry's method that returned a wrong value: no line of the entry is in the traceback.
 
     method: of the entry.
     wrong: what it must return, and what it returned.
@@ -22,7 +22,7 @@ class BadAnswer(ValueError):
 
 
 def as_token_ids(value: object, vocab_size: int) -> list[int] | None:
-    """The ids in a list, tuple, array or tensor, as ints. None if the model could not look them up."""
+    """Return the ids in a list, tuple, array or tensor as ints; None if the model could not look them up."""
     tokens: Any = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(tokens, list | tuple) or not all(_is_token(token, vocab_size) for token in tokens):
         return None

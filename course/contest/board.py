@@ -18,7 +18,7 @@ LABELS, BAR = 180, 26  # pixels
 
 
 def read_board(path: Path) -> list[Score]:
-    """The scores in a file; none if it does not exist yet. Raises ValueError for a file that is no scoreboard."""
+    """Read the scores in a file; [] if it does not exist yet. Raises ValueError for a file that is no scoreboard."""
     if not path.exists():
         return []
     try:
@@ -36,18 +36,18 @@ def write_board(path: Path, scores: List[Score]) -> None:
 
 
 def require_free(path: Path, name: str) -> None:
-    """Raises ValueError for a name that the board has already."""
+    """Require that the board does not have the name yet. Raises ValueError if it does."""
     if name == BASELINE or any(score.row["name"] == name for score in read_board(path)):
         raise ValueError(f"name {name!r} is taken on {path}: give another one")
 
 
 def recorded() -> list[Score]:
-    """The finished engine's score, as it was recorded; nothing outside a clone."""
+    """Return the finished engine's recorded score; [] outside a clone."""
     return read_board(RECORDED)
 
 
 def draw_board(scores: List[Score]) -> Chart:
-    """A bar for each score, the best first; its range as a line; the baseline as the line at 1.
+    """Draw a bar for each score, the best first, with its range as a line and the baseline as a line at 1.
 
     Raises ValueError without a score.
     """

@@ -1,8 +1,8 @@
-"""Contender: an entry in a process of its own, and the clock that times it from outside.
+"""Contender: an entry in its own process, and the clock that times it from outside.
 
-A process that is not running requests is stopped (SIGSTOP), with all that it started: threads that go on computing
-between two runs stand still, and take nothing from the other contender's runs. Its parent is a guard (see guard.py),
-which is never stopped.
+A process that is not running requests is stopped (SIGSTOP), with all that it started. Threads that would go on
+computing between two runs stand still and take nothing from the other contender's runs. The parent of the process is a
+guard (see guard.py), which is never stopped.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Limits:
 
 
 class Contender:
-    """Runs an entry in a process of its own. A context manager, which ends the process and all that it started.
+    """Runs an entry in its own process. A context manager, which ends the process and all that it started.
 
     file: of the entry; None for the baseline.
 
@@ -111,10 +111,10 @@ class Contender:
         return int(self._guard.stdout.readline())
 
     def run(self, requests: List[Request], is_first: bool = False) -> tuple[list[list[int]], float]:
-        """The new tokens of each request, and seconds from telling their lengths until all tokens were back.
+        """Run the requests. Returns their new tokens, and the seconds from telling their lengths to the last token.
 
-        A prompt is handed over when one of the eight places is free. is_first: the run may compile what it needs, and
-        has the time for it that loading has.
+        A prompt is handed over when one of the eight places is free. is_first: the run may compile what it needs,
+        and may take as long as loading.
         """
         lengths = [(len(one.prompt), one.max_tokens) for one in requests]
         limit = self.limits.load_seconds if is_first else self.limits.run_seconds
@@ -214,8 +214,7 @@ class Contender:
         return psutil.Process(self._guard.pid).status() == psutil.STATUS_STOPPED
 
     def _has_left(self, until: Until) -> Refused:
-        """Say why an entry is refused that no longer answers: what the guard saw, or what the entry did to the guard or
-        to its own pipe."""
+        """Say why an entry that no longer answers is refused: what the guard saw, or what it did to guard or pipe."""
         assert self._guard.stdout, "it is a pipe"
         try:
             self._guard.wait(GUARD_S)
@@ -229,7 +228,7 @@ class Contender:
         return Refused(said if said.startswith("it ") else f"its process ended {until.when}, {said}")
 
     def _count_memory(self) -> None:
-        """Have the guard count memory from what the process holds now."""
+        """Tell the guard to count memory from what the process holds now."""
         assert self._guard.stdin and self._guard.stdout, "they are pipes"
         with suppress(BrokenPipeError):  # the next look finds that it has ended
             print(file=self._guard.stdin, flush=True)

@@ -28,10 +28,10 @@ Tried = list[tuple[str, list[Request], list[list[int]]]]  # who gave which token
 
 
 class Contest:
-    """repeats: scored runs of each, after one for warm-up. say: told what is done now. A context manager, which ends
-    the baseline's process.
+    """Scores entries against the baseline. A context manager, which ends the baseline's process.
 
-    Raises ValueError for repeats below 1.
+    repeats: scored runs of each, after one for warm-up. say: called with a line about what is done now. Raises
+    ValueError for repeats below 1.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class Contest:
         self.baseline.close()
 
     def score(self, file: EntryFile, name: str | None = None, board: Path | None = None) -> Score:
-        """Run an entry against the baseline. name: None for that of its class. board: a scoreboard, on which the name
-        must be free, and which must be the same after the run.
+        """Run an entry against the baseline and return its score.
 
-        Raises ValueError for a file without exactly one entry and for a name that is taken, and Refused for an entry
-        that breaks a rule. Raises ContenderFailed for a baseline that does not run.
+        name: None for that of its class. board: a scoreboard, on which the name must be free, and which must be the
+        same after the run. Raises ValueError for a file without exactly one entry and for a name that is taken, Refused
+        for an entry that breaks a rule, and ContenderFailed for a baseline that does not run.
         """
         self.say(f"loading {file.path}")
         before = contents(board) if board else None
@@ -82,7 +82,7 @@ class Contest:
         return self._result(file, row, seconds)
 
     def _runs(self, own: Contender) -> tuple[dict[str, list[float]], Tried]:
-        """Seconds of both, pair by pair, and all tokens. They are judged when the entry's process has ended."""
+        """Run both in turn. Returns the seconds of both, pair by pair, and all tokens, which are judged later."""
         contenders = {BASELINE: self.baseline, "entry": own}
         seconds: dict[str, list[float]] = {who: [] for who in contenders}
         tried: Tried = []
@@ -127,7 +127,7 @@ class Contest:
 
 @contextmanager
 def baselines_fault() -> Iterator[None]:
-    """What stops the baseline is no fault of an entry: Refused becomes ContenderFailed."""
+    """Raise ContenderFailed for a Refused in the body: what stops the baseline is no fault of an entry."""
     try:
         yield
     except Refused as error:
@@ -139,7 +139,7 @@ def contents(path: Path) -> bytes | None:
 
 
 def require_unwritten(board: Path, before: bytes | None) -> None:
-    """Raises Refused for a scoreboard that has changed, and writes back what it had; None: there was none."""
+    """Raise Refused if the scoreboard has changed, and write back its contents from before; None: there was no file."""
     if contents(board) == before:
         return
     if before is None:

@@ -1,4 +1,4 @@
-"""Entry: what a file hands in. One class of four kinds, and how each runs the requests of a contest.
+"""Entry: what a file hands in. It is one class of four kinds; here is how each runs the requests of a contest.
 
     class MyPolicy(Policy)      the order of the queue: `key` or `pick`, as in lesson 17
     class MyDraft(Draft)        tokens that may follow a text: `draft`, as in lesson 19
@@ -37,31 +37,33 @@ BASELINE: Mapping[str, Any] = MappingProxyType(
 
 
 class Draft:
-    """Speculative decoding with a draft of your own. num_tokens: of a draft, at most.
+    """Speculative decoding with your own draft. num_tokens: the most tokens of one draft.
 
-    Every step drafts, whether it pays or not: that is for `draft` to know, which may return fewer tokens, or none.
+    Every step drafts, whether it pays or not. `draft` decides that: it may return fewer tokens, or none.
     """
 
     num_tokens: ClassVar[int] = 4
 
     def draft(self, token_ids: list[int], num_tokens: int) -> list[int]:
-        """Tokens that may follow the text token_ids, at most num_tokens of them."""
+        """Return tokens that may follow the text token_ids, at most num_tokens of them."""
         raise NotImplementedError
 
 
 class Settings:
-    """Fields of EngineConfig, as a dict, except those of ROOM; what is left out is as in the baseline."""
+    """Fields of EngineConfig, as a dict, except those of ROOM; a field that is left out is as in the baseline."""
 
     settings: ClassVar[dict[str, Any]] = {}
 
     def prepare(self, model: Model) -> Model:
-        """The model that the engine runs. Its tokens must stay the same."""
+        """Return the model that the engine runs, which must choose the same tokens."""
         return model
 
 
 def engine_of(model: Model, **changes: Any) -> Engine:
-    """The baseline's engine with these settings changed. Raises ValueError as EngineConfig does, and for a setting of
-    ROOM."""
+    """Make the baseline's engine with these settings changed.
+
+    Raises ValueError as EngineConfig does, and for a setting of ROOM.
+    """
     if fixed := ROOM.keys() & changes.keys():
         raise ValueError(f"{min(fixed)} is the same for every entry: leave it out")
     return Engine(model, **{**BASELINE, **changes, **ROOM})
@@ -82,7 +84,7 @@ def settings_engine(entry: type[Settings], model: Model) -> Engine:
 
 
 def drafting_engine(draft: type[Draft], model: Model) -> Engine:
-    """The baseline's engine with that draft in every step."""
+    """Make the baseline's engine with that draft in every step."""
     made = draft()
     require_count("num_tokens", made.num_tokens, at_least=1, at_most=MOST_DRAFTED)
     engine = engine_of(model, speculative={"method": NGRAM, "num_tokens": made.num_tokens})  # makes room for so many
@@ -97,7 +99,7 @@ def stage_of(stage_class: type[Stage], model: Model) -> Stage:
 
 
 class OwnProposer:
-    """A Draft as the engine asks for it: first how many tokens each sequence could get, then the tokens."""
+    """Adapts a Draft to the engine, which asks first how many tokens each sequence could get, then for the tokens."""
 
     def __init__(self, draft: Draft, vocab_size: int) -> None:
         self.own, self.vocab_size = draft, vocab_size
@@ -115,7 +117,7 @@ class OwnProposer:
         return [self.drafts[seq.seq_id][:n] for seq, n in zip(seqs, most, strict=True)]
 
     def _checked(self, draft: object) -> list[int]:
-        """Raises BadAnswer for what the model could not look up."""
+        """Return the draft's token ids. Raises BadAnswer for ids that the model could not look up."""
         tokens = as_token_ids(draft, self.vocab_size)
         if tokens is None:
             wanted = f"must return a list of token ids from 0 to {self.vocab_size - 1}"
@@ -124,7 +126,7 @@ class OwnProposer:
 
 
 class AlwaysWorth:
-    """In place of the engine's Payoff, which decides by the clock: the number of steps stays the same in every run."""
+    """Replaces the engine's Payoff, which decides by the clock, so that every run has the same number of steps."""
 
     def is_worth(self, num_seqs: int, num_drafts: int) -> bool:
         return True
@@ -142,11 +144,11 @@ KINDS: dict[type, Callable[[Any, Model], Engine | Stage]] = {
 
 
 class NoEntry(ValueError):
-    """What a file has instead of exactly one entry."""
+    """Raised for a file that does not have exactly one entry."""
 
 
 def kind_of(entry: type) -> type:
-    """Policy, Draft, Settings or Stage. Raises NoEntry for another class."""
+    """Return the class's kind: Policy, Draft, Settings or Stage. Raises NoEntry for another class."""
     for kind in KINDS:
         if issubclass(entry, kind) and entry is not kind:
             return kind
@@ -159,7 +161,7 @@ def names_of_kinds() -> str:
 
 
 def make_engine(entry: type | None, model: Model) -> Engine | Stage:
-    """What runs requests as the entry has it, warm; None for the baseline."""
+    """Make a warm engine or stage that runs requests with the entry's class; None for the baseline."""
     made = engine_of(model) if entry is None else KINDS[kind_of(entry)](entry, model)
     if isinstance(made, Engine):
         made.warm_up()

@@ -28,7 +28,7 @@ class EntryFile:
 
     @property
     def last_class_line(self) -> int | None:
-        """Where its last class at the top level begins: the entry, as a rule."""
+        """The line where its last class at the top level begins, which usually is the entry."""
         return max(
             (node.lineno for node in ast.parse(self.source).body if isinstance(node, ast.ClassDef)), default=None
         )
@@ -56,7 +56,7 @@ def read_entry(path: Path | str) -> EntryFile:
 
 
 def class_in(file: EntryFile) -> type:
-    """Execute the file, and return its entry. Raises NoEntry unless it defines exactly one, and what it raises."""
+    """Execute the file and return its entry. Raises NoEntry unless it defines exactly one, and the file's errors."""
     module = ModuleType(MODULE)
     module.__file__ = file.path
     sys.modules[MODULE] = module

@@ -1,9 +1,9 @@
-"""Guard: the parent of an entry's process. It ends that process and all that it started as soon as the contest is gone
-(by SIGKILL or a notebook's restart, too), or when together they hold too much memory.
+"""Guard: the parent of an entry's process, which ends that process and all that it started.
 
-It is executed as a file, so that it is ready before anything of the library is imported. When the model is loaded, the
-contest writes a line, and the guard counts memory from there. The guard prints three lines: the process id of the
-entry's process, `counted`, and at the end the reason why it ended.
+It does so as soon as the contest is gone (by SIGKILL or a notebook's restart, too), or when the processes together
+hold too much memory. It is executed as a file, so that it is ready before anything of the library is imported. When the
+model is loaded, the contest writes a line, and the guard counts memory from there. The guard prints three lines: the
+process id of the entry's process, `counted`, and at the end the reason why it ended.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def memory_of(top: int, exact_from: int = 0) -> int:
 
 
 def held(process: psutil.Process, exact: bool) -> int:
-    """Bytes of one process. exact: count only its part of shared memory, where this user may read that."""
+    """Count the bytes of one process. exact: only its part of shared memory, where this user may read that."""
     try:
         if exact:
             with suppress(psutil.AccessDenied):  # macOS, and a process that gave up PR_SET_DUMPABLE

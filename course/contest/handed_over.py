@@ -26,8 +26,10 @@ class HandedOver:
         return len(self.tokens) == len(self.requests)
 
     def answer(self, said: dict[str, Any]) -> list[list[int]]:
-        """Keep the tokens of the requests that have ended, and return the prompts of those that begin. Raises Refused
-        for a request that begins or ends out of turn, and for a ninth."""
+        """Keep the tokens of the requests that have ended, and return the prompts of those that begin.
+
+        Raises Refused for a request that begins or ends out of turn, and for a ninth.
+        """
         ended, begun = said.get("ended", ()), said.get("begun", ())
         is_list = isinstance(ended, list) and isinstance(begun, list)
         if not is_list or any(not isinstance(one, list) or len(one) != 2 for one in ended):
@@ -54,7 +56,7 @@ class HandedOver:
 
 
 def checked_shape(tokens: object, requests: List[Request]) -> list[list[int]]:
-    """Return tokens. Raises Refused unless each request has a list of token ids, as many as were asked for."""
+    """Return the tokens. Raises Refused unless each request has a list of as many token ids as were asked for."""
     if not isinstance(tokens, list) or len(tokens) != len(requests):
         raise Refused(f"it does not give tokens for each of the {len(requests)} requests")
     for number, (own, request) in enumerate(zip(tokens, requests, strict=True)):

@@ -1,4 +1,4 @@
-"""The judge: whether tokens are the greedy ones, without a list of right answers that an entry could read.
+"""The judge: checks that tokens are the greedy ones, without a list of right answers that an entry could read.
 
 One forward over a prompt and the tokens that were handed in says of each token whether the model would have chosen it
 after those before. If it says so of all, they are the greedy continuation: by induction, token by token.
@@ -20,7 +20,7 @@ CLOSE = 1e-4
 
 
 def mistake_in(model: Model, requests: List[Request], answers: List[list[int]]) -> str | None:
-    """What is wrong about the first request with a wrong token, in words; None if all tokens are right."""
+    """Describe what is wrong about the first request with a wrong token; None if all tokens are right."""
     for number, (request, tokens) in enumerate(zip(requests, answers, strict=True)):
         place = first_wrong(model, request.prompt, tokens)
         if place is not None:
@@ -29,7 +29,7 @@ def mistake_in(model: Model, requests: List[Request], answers: List[list[int]]) 
 
 
 def first_wrong(model: Model, prompt: list[int], tokens: list[int]) -> int | None:
-    """Index of the first token that greedy decoding would not choose; None if there is none."""
+    """Find the index of the first token that greedy decoding would not choose; None if all are right."""
     if wrong := [i for i, token in enumerate(tokens) if not 0 <= token < model.config.vocab_size]:
         tokens = tokens[: wrong[0]]
     if tokens:
@@ -42,7 +42,7 @@ def first_wrong(model: Model, prompt: list[int], tokens: list[int]) -> int | Non
 
 
 def _whose(model: Model, requests: List[Request], number: int, tokens: list[int]) -> str:
-    """Says so if they are the right tokens of another request."""
+    """Say so if the tokens are the right ones of another request."""
     for other, request in enumerate(requests):
         num_tokens = min(len(tokens), request.max_tokens)
         if other != number and first_wrong(model, request.prompt, tokens[:num_tokens]) is None:

@@ -1,4 +1,4 @@
-"""Library: its functions, classes and constants, as they are before an entry runs, and which of them an entry changed.
+"""Library: marks its functions, classes and constants before an entry runs, and finds which of them it changed.
 
 An entry is one class. A policy that changes the engine as well would stand on the scoreboard as a policy.
 """
@@ -13,7 +13,7 @@ CONTAINERS = (list, set, frozenset, tuple)
 
 
 def marks_of_library() -> dict[str, object]:
-    """Mark each of them in the imported modules, by its full name. Its mark changes when its value does."""
+    """Mark every name of the imported modules, by its full name. A mark changes when the name's value does."""
     marks: dict[str, object] = {}
     for module in list(sys.modules.values()):
         if isinstance(module, ModuleType) and module.__name__.partition(".")[0] in PACKAGES:
@@ -35,6 +35,6 @@ def mark_of(value: object) -> object:
 
 
 def changed_since(before: dict[str, object]) -> str | None:
-    """The name of the first one that has changed or is gone; None if all are as they were."""
+    """Find the first name whose value has changed or is gone; None if all are as they were."""
     now = marks_of_library()
     return next((name for name, mark in before.items() if now.get(name) != mark), None)

@@ -1,6 +1,6 @@
 """Places: requests run in eight of them. A prompt is handed over when a place is free.
 
-So an entry cannot run a ninth sequence: its prompt is still in the judge's process. Before the entry gets a prompt, it
+So an entry cannot run a ninth sequence: that prompt is still in the judge's process. Before the entry gets a prompt, it
 knows only how long the prompt and the answer are, and a policy orders the queue by these lengths.
 """
 
@@ -28,7 +28,7 @@ HandOver = Callable[[list[tuple[int, list[int]]], list[int]], list[list[int]]]
 
 
 def run_in_places(made: Engine | Stage, lengths: List[Lengths], hand_over: HandOver) -> Iterator[dict[int, Sequence]]:
-    """Run requests to their ends. Yields the sequences of each step by the numbers of their requests."""
+    """Run requests to their ends. Yields the sequences of each step, by the numbers of their requests."""
     queue: Any = made if hasattr(made, "has_work") else StageQueue(made)
     waiting = Waiting(made, lengths)
     running: dict[int, Sequence] = {}
@@ -54,8 +54,10 @@ def asked(prompt: List[int], max_tokens: int) -> Sequence:
 
 
 class Waiting:
-    """The requests that have no place yet, in the order of the policy: that of an engine, else first come. Their
-    sequences have the right lengths, and no contents: every token is 0."""
+    """The requests that have no place yet, in the order of an engine's policy, or first come, first served for a stage.
+
+    Their sequences have the right lengths but no contents: every token is 0.
+    """
 
     def __init__(self, made: Engine | Stage, lengths: List[Lengths]) -> None:
         self.made = made

@@ -16,10 +16,10 @@ COLUMNS = ("entry", "kind", "workload", "score", "range", "seconds", "verdict", 
 
 @dataclass(frozen=True, kw_only=True)
 class Score(MachineResult):
-    """rows: one, of the entry. samples: seconds of every run, of the baseline and of the entry.
+    """How an entry compares with the baseline.
 
-    score: the baseline's median time over the entry's. score_min, score_max: the range of the ratios of the runs on the
-    same requests.
+    rows: one, of the entry. samples: seconds of every run, of the baseline and of the entry. score: the baseline's
+    median time over the entry's. score_min, score_max: the range of the ratios of the runs on the same requests.
     """
 
     SHORT: ClassVar = ("name", "kind", "score", "score_min", "score_max", "verdict")
@@ -36,7 +36,7 @@ class Score(MachineResult):
 
 
 def score_row(name: str, kind: str, baseline: list[float], own: list[float]) -> dict[str, Any]:
-    """baseline, own: seconds of the runs, on the same requests in pairs."""
+    """Make the entry's row. baseline, own: seconds of the runs, in pairs on the same requests."""
     ratios = [before / after for before, after in zip(baseline, own, strict=True)]
     ranges = spread("score", ratios)
     medians = spread("baseline_seconds", baseline) | spread("seconds", own)
@@ -46,7 +46,7 @@ def score_row(name: str, kind: str, baseline: list[float], own: list[float]) -> 
 
 
 def scores_table(scores: Iterable[Score]) -> TextTable:
-    """The best score first."""
+    """Make a table of the scores, the best first."""
     return TextTable.of(COLUMNS, [cells(score) for score in sorted(scores, key=lambda score: -score.row["score"])])
 
 
@@ -65,7 +65,7 @@ def cells(score: Score) -> tuple[str, ...]:
 
 
 def meaning(repeats: int) -> str:
-    """What the columns mean."""
+    """Explain what the columns mean."""
     return (
         "Score: median time of the baseline over the entry's, in the same contest; every token was right. Range: of "
         f"the runs on the same requests. {explanation(repeats)}"
@@ -73,7 +73,7 @@ def meaning(repeats: int) -> str:
 
 
 def scoreboard(scores: list[Score], recorded: list[Score], width: int | None = None) -> str:
-    """All scores as text. recorded: those that another machine may have given."""
+    """Show all scores as text. recorded: those that may come from another machine."""
     lines = [f"recorded: {', '.join(score.row['name'] for score in recorded)}"] if recorded else []
     repeats = min(score.arguments["repeats"] for score in [*scores, *recorded])
     return "\n\n".join([scores_table([*scores, *recorded]).text(width), *lines, meaning(repeats)])

@@ -77,7 +77,7 @@ def run_once(
 
 
 def described(error: BaseException, file: EntryFile | None) -> str:
-    """One line: what was raised, and the line of the entry's file that led to it."""
+    """Describe an error in one line: what was raised, and the line of the entry's file that led to it."""
     text = " ".join(str(error).split())
     if isinstance(error, MemoryError) or any(part in text for part in OUT_OF_MEMORY):
         text = "takes more memory than is allowed"
@@ -89,8 +89,11 @@ def described(error: BaseException, file: EntryFile | None) -> str:
 
 
 def line_of(error: BaseException, file: EntryFile) -> int | None:
-    """The innermost line of the entry's file that led to an error; else where the method begins that returned what
-    cannot be used; else where the entry's class begins."""
+    """Find the innermost line of the entry's file that led to an error.
+
+    If there is none, return the line where the method begins that returned an unusable value, or else where the entry's
+    class begins.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     if lines := [frame.lineno for frame in frames if frame.filename == file.path]:
         return lines[-1]

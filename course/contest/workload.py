@@ -43,11 +43,11 @@ class Workload:
 
     @property
     def num_tokens(self) -> int:
-        """New tokens of all requests."""
+        """Number of new tokens of all requests."""
         return sum(length.max_tokens for length in self.lengths)
 
     def draw(self, seed: int) -> list[Request]:
-        """The requests of one run, in the order in which they arrive."""
+        """Draw the requests of one run, in the order in which they arrive."""
         rng = Random(seed)
         lengths = list(self.lengths)
         rng.shuffle(lengths)
@@ -65,7 +65,7 @@ def _prompt(rng: Random, length: Length, common: list[int]) -> list[int]:
 
 
 def _passage(rng: Random, length: int) -> list[int]:
-    """OPENING random tokens, then a passage from a random place."""
+    """Draw OPENING random tokens, followed by a passage from a random place."""
     ids, vocab_size = documentation()
     start = rng.randrange(len(ids) - length)
     return [*(rng.randrange(vocab_size) for _ in range(OPENING)), *ids[start : start + length - OPENING]]
@@ -73,7 +73,7 @@ def _passage(rng: Random, length: int) -> list[int]:
 
 @cache
 def documentation() -> tuple[list[int], int]:
-    """Token ids of Python's documentation, on which the bundled model was trained, and its number of tokens in all."""
+    """Return the token ids of Python's documentation, on which the bundled model was trained, and vocab_size."""
     tokenizer = load_tokenizer(SPEC)
     text = " ".join(" ".join(topics()).split())
     return tokenizer.encode(text).ids, tokenizer.get_vocab_size()
@@ -105,6 +105,6 @@ WORKLOADS = {workload.name: workload for workload in (MIXED, SHORT, TURNED)}
 
 
 def workload_of(name: str) -> Workload:
-    """Raises ValueError for an unknown name."""
+    """Return the workload of that name. Raises ValueError for an unknown name."""
     require_known("workload", name, WORKLOADS)
     return WORKLOADS[name]

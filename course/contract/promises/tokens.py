@@ -138,7 +138,7 @@ def half_precision(stage_class: type[Stage], device: str) -> None:
 def _rounding(
     stage_class: type[Stage], device: str, name: str, dtype: torch.dtype, lengths: tuple[int, ...], num_steps: int = 6
 ) -> tuple[float, float]:
-    """Return how far the stage's logits, and the cache-free reference's in that dtype, are from the fp32 reference's."""
+    """Return how far the stage's logits are from the fp32 reference's, and the cache-free reference's in that dtype."""
     texts = [text_of(name, length + num_steps, seed) for seed, length in enumerate(lengths)]
     exact = torch.stack([text_logits(name, text, device)[-num_steps:] for text in texts])
     usual = torch.stack([half_logits(name, text, device, dtype)[-num_steps:] for text in texts])
