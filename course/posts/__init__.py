@@ -1,1 +1,1 @@
-"""The five posts: their figures as data (data.py), and their reproduction, a package a post; report/ writes it up."""
+"""The five posts: their figures as data (data.py), their reproductions, a package a post; report/ writes them up."""

@@ -22,8 +22,11 @@ KINDS = {STATED: "stated", COMPUTED: "computed", REPOSITORY: "seen in its public
 
 @dataclass(frozen=True)
 class Source:
-    """Where a figure of a post comes from. kind: one of KINDS. basis: the place in the post or in its repository, or
-    what the figure was computed or inferred from. Raises ValueError for an unknown kind."""
+    """Where a figure of a post comes from.
+
+    kind: one of KINDS. basis: the place in the post or in its repository, or what the figure was computed or inferred
+    from. Raises ValueError for an unknown kind.
+    """
 
     kind: str
     basis: str
@@ -41,21 +44,21 @@ class Source:
 
 
 def post_facts(post: str) -> dict[str, Any]:
-    """What is known of a post's model, machine, command and claims (data/posts/<post>/about.json), None where nothing.
+    """Load what is known of a post's model, machine, command and claims, with None for the unknown.
 
-    Under "sources", where each comes from: read it with source_of.
+    The file is data/posts/<post>/about.json. Under "sources" it says where each fact comes from: read it with source_of.
     """
     return json.loads((_folder(post) / "about.json").read_text(encoding="utf-8"))
 
 
 def source_of(facts: Mapping[str, Any], name: str) -> Source:
-    """Source of a fact, of its part ("claims.logprob_buffer"), of a table, or of a column that has one of its own."""
+    """Return the source of a fact, of its part ("claims.logprob_buffer"), of a table or of a column."""
     source = facts["sources"][name]
     return Source(source["kind"], source["from"])
 
 
 def fact_text(facts: Mapping[str, Any], name: str) -> str:
-    """A fact, and whether the post states it: "RTX 4090", "before 2.9 (inferred)", "not stated"."""
+    """Write a fact, and whether the post states it: "RTX 4090", "before 2.9 (inferred)", "not stated"."""
     if facts.get(name) is None:
         return "not stated"
     source = source_of(facts, name)
@@ -63,7 +66,7 @@ def fact_text(facts: Mapping[str, Any], name: str) -> str:
 
 
 def post_table(post: str, table: str) -> pd.DataFrame:
-    """One of the post's tables as it was printed. Raises ValueError that lists the tables for an unknown name."""
+    """Load one of the post's tables as it was printed. Raises ValueError for an unknown name, and lists the tables."""
     import pandas as pd
 
     path = _folder(post) / f"{table}.csv"
@@ -74,10 +77,10 @@ def post_table(post: str, table: str) -> pd.DataFrame:
 
 
 def beside_post(post: str, table: str, ours: pd.DataFrame, only: List[str] = ()) -> Table:
-    """The post's op table and ours in one, matched by op: counts of both, then the mean host time of both.
+    """Join the post's op table and ours by op: counts of both, then the mean host time of both.
 
-    ours: a frame with the columns name, n and avg_us, such as Trace.ops(...).df. only: the ops to show, all if empty;
-    what an op such as aten::cat starts inside depends on the number of threads, and is no exact fact.
+    ours: a frame with the columns name, n and avg_us, such as Trace.ops(...).df. only: the ops to show, all if empty.
+    What an op such as aten::cat starts inside depends on the number of threads, and is no exact fact.
     """
     theirs = post_table(post, table)
     both = theirs.merge(ours, on="name", how="outer", suffixes=("_post", "_here"), sort=False)

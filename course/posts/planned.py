@@ -1,4 +1,4 @@
-"""An engine that a reproduction planned, built."""
+"""Builds an engine that a reproduction planned."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from roseinfer.planning.sizes import PlannedEngine
 
 
 def engine_of(config: PlannedEngine, model: Model, **changes: Any) -> Engine:
-    """Without a prefix cache: a repeated prompt is computed again. Steps in turn, so that each can be looked at.
+    """Build the engine without a prefix cache and with synchronous steps.
 
-    changes: other settings of the engine.
+    So a repeated prompt is computed again, and each step can be looked at. changes: other settings of the engine.
     """
     return Engine(model, **config.settings() | {"enable_prefix_caching": False, "async_scheduling": False} | changes)

@@ -1,4 +1,4 @@
-"""A post's own command line, with what is different here."""
+"""A post's own command line, with the changes that this machine needs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODULE = "roseinfer.benchmark_scheduler"
 
 
 def arguments_here(post: str, changes: Mapping[str, str | None]) -> list[str]:
-    """The arguments of the post's command. changes: a flag's value here; None leaves the flag out.
+    """Return the arguments of the post's command with changes: a flag's value here; None leaves the flag out.
 
     A flag that the post does not give is added at the end.
     """
@@ -40,12 +40,12 @@ def arguments_here(post: str, changes: Mapping[str, str | None]) -> list[str]:
 
 
 def command_line(arguments: list[str]) -> str:
-    """As one types it."""
+    """Write the command as one types it."""
     return f"python -m {MODULE} {shlex.join(arguments)}"
 
 
 def parsed(arguments: list[str]) -> argparse.Namespace:
-    """What our benchmark makes of them."""
+    """Parse the arguments as our benchmark does."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     return parser.parse_args(arguments)
@@ -53,7 +53,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
 
 @dataclass(frozen=True)
 class PostedCommand:
-    """A post's command, loaded. argv: with the changes of this machine, without a stage."""
+    """A post's command with its model loaded. argv: its arguments with the changes of this machine, without a stage."""
 
     argv: list[str]
     args: argparse.Namespace
@@ -67,15 +67,15 @@ class PostedCommand:
         return cls(argv, args, model, workload(args, args.hf_model_id, model))
 
     def serve(self, stage: type[Stage], **options: Any) -> tuple[ServerRun, Trace | None]:
-        """One run of it on a stage; options as bench.scheduler.serve takes them."""
+        """Run it once on a stage; options as bench.scheduler.serve takes them."""
         return serve(self.args.mode, stage, self.model, self.work, self.args.max_batch_size, **options)
 
     def lines(self, *stages: str) -> str:
-        """What to type for each of the stages."""
+        """Write the command to type for each of the stages, one a line."""
         return "\n".join(command_line([*self.argv, "--stage", stage]) for stage in stages)
 
     def floor_seconds(self, run: ServerRun) -> float:
-        """The least that this machine needs for all decode steps of the run: weights and cached tokens, read once."""
+        """Return the least time that this machine needs to read weights and cached tokens once for each decode step."""
         config, dtype = self.model.config, self.model.dtype
         machine = measure_machine(self.model.device, dtype)
         return sum(decode_floor(config, step.context_lens, dtype, machine).seconds for step in run.decode_steps)

@@ -1,7 +1,7 @@
 """Post 000, "Performance": one command before and after the select-based append, and the ops of its two spans.
 
 Before: the preallocated gather, with an append that cuts slices for every sequence (stage 02). After: one select a
-layer (stage 03). Both are profiled, as the post's runs were; a race without the profiler stands beside.
+layer (stage 03). Both are profiled, as the post's runs were; a race without the profiler stands beside them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .run import AFTER, BEFORE, arguments, measure
 
 
 def engines(setting: Setting) -> list[PlannedEngine]:
-    """One: both stages have the same sizes. A prompt has one block at most, as a word has."""
+    """Plan one engine, as both stages have the same sizes. A prompt is one word, and has at most one block."""
     args = parsed(arguments(setting))
     return [setting.engine(args.hf_model_id, args.num_requests, BLOCK_SIZE + args.max_new_tokens)]
 
 
 def reproduce(setting: Setting) -> PostReport:
-    """Raises ValueError for a model that is not found or does not fit."""
+    """Reproduce the post. Raises ValueError for a model that is not found or does not fit."""
     measured = measure(setting)
     args, before = measured.args, measured.profiled[BEFORE][0]
     sections = [

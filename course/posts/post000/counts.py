@@ -1,6 +1,6 @@
 """How many aten ops the first post's three phases start, computed from sizes and versions.
 
-Per layer and sequence the append cuts 8 dimensions, K and V together, and takes 6 selects, and writes 2 copies; so
+Per layer and sequence the append cuts 8 dimensions, K and V together, takes 6 selects and writes 2 copies. So
 everything follows from layers x sequences, and the post's tables from 12 x 8: its benchmark decodes at most 8 of its 16
 requests in a step.
 """
@@ -33,7 +33,7 @@ class DecodeBatch:
 
     @property
     def writes(self) -> int:
-        """Copies of the new token: K and V of each sequence in each layer."""
+        """Number of copies of the new token: K and V of each sequence in each layer."""
         return self.layers * len(self.lengths) * 2
 
     @property
@@ -41,7 +41,7 @@ class DecodeBatch:
         return max(self.lengths)
 
     def gather_ops(self) -> dict[str, int]:
-        """The preallocated gather: out[:, a:b, :] = block[:, 0:b-a, :] for each block of each sequence, K and V."""
+        """Count the ops of the preallocated gather: out[:, a:b, :] = block[:, 0:b-a, :] for each block, K and V."""
         slices = copies = 0
         for length in self.lengths:
             for start in range(0, length, self.block_size):
@@ -57,7 +57,7 @@ class DecodeBatch:
         return _named(ops | each | {"zero_": 2 * self.layers, "fill_": filled})
 
     def append_ops(self, *, select_first: bool) -> dict[str, int]:
-        """The append of one token. select_first: the new token is selected once a layer, not cut for each sequence."""
+        """Count the ops of appending one token. select_first: selected once a layer, not cut for each sequence."""
         write = self._slices((ALL, 0, ALL), (self.heads, self.block_size, self.head_dim))
         if select_first:
             slices = self.writes * write

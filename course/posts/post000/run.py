@@ -22,14 +22,14 @@ REPEATS = 3
 
 @dataclass(frozen=True)
 class Measured(PostedCommand):
-    """profiled: run and trace of each stage, by its short name; raced: runs without the profiler, interleaved."""
+    """The runs. profiled: run and trace of each stage, by its short name. raced: interleaved, without the profiler."""
 
     profiled: dict[str, tuple[ServerRun, Trace]]
     raced: dict[str, list[ServerRun]]
 
 
 def arguments(setting: Setting) -> list[str]:
-    """The post's command for this machine: weights without a download, and a device that is there."""
+    """Return the post's arguments for this machine: weights that need no download, and a device that is there."""
     changes = {
         "--checkpoint-path": None,
         "--tokenizer-name": None,

@@ -1,4 +1,4 @@
-"""What the sections of post 000's report are filled with: each table of the post beside ours."""
+"""Fills the sections of post 000's report: each table of the post beside ours."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SPANS = {  # of a table of the post's, and its query
 
 
 def command(m: Measured) -> Values:
-    """What the command printed, before and after."""
+    """Compare what the command printed, before and after the change, in the post and here."""
     theirs = post_table(POST, "throughput").set_index("metric")
     ours = {"before": run_figures(m.profiled[BEFORE][0]), "after": run_figures(m.profiled[AFTER][0])}
     prompt_len, tokens, repeats = m.work.prompt_lens[0], m.args.max_new_tokens, len(m.raced[BEFORE])
@@ -76,7 +76,7 @@ def race(m: Measured) -> Values:
 
 
 def recorded_batch(m: Measured, run: ServerRun) -> DecodeBatch:
-    """The first step in the trace."""
+    """Return the first step in the trace."""
     cached = [length - 1 for length in run.decode_steps[FIRST_RECORDED].context_lens]
     c = m.model.config
     return DecodeBatch(
@@ -85,7 +85,7 @@ def recorded_batch(m: Measured, run: ServerRun) -> DecodeBatch:
 
 
 def ops_table(m: Measured, table: str, stage: str) -> Values:
-    """aten ops in the first span: counts judged op by op, and the mean time of each."""
+    """Judge the counts of aten ops in the first span, op by op, and compare the mean time of each."""
     span, query = SPANS[table]
     run, trace = m.profiled[stage]
     batch = recorded_batch(m, run)
@@ -108,7 +108,7 @@ def ops_table(m: Measured, table: str, stage: str) -> Values:
 
 
 def _op_times(op: str, theirs: pd.Series, ours: pd.DataFrame) -> list[Time]:
-    """All calls of the span together, and one of them; None here for an op that is not called."""
+    """Compare the time of all calls in the span, and of one call; None here for an op that is not called."""
     here = ours.loc[op] if op in ours.index else None
     return [
         Time(f"{op}, {what}", unit, float(theirs[column]), None if here is None else float(here[column]))
@@ -117,7 +117,7 @@ def _op_times(op: str, theirs: pd.Series, ours: pd.DataFrame) -> list[Time]:
 
 
 def differences(batch: DecodeBatch, span: str) -> Mapping[str, str]:
-    """Why a count of an op in that span may differ from the post's, in words; for each op."""
+    """Say for each op, in words, why its count in that span may differ from the post's."""
     facts, version = post_facts(POST), torch_version()
     sizes = []
     if batch.layers != facts["num_layers"]:
@@ -144,7 +144,7 @@ def differences(batch: DecodeBatch, span: str) -> Mapping[str, str]:
 
 
 def spans(m: Measured) -> Values:
-    """The labelled spans of three steps, stage BEFORE, as the post's overview."""
+    """Compare the labelled spans of three steps of stage BEFORE with the post's overview."""
     run, trace = m.profiled[BEFORE]
     theirs = post_table(POST, "spans")
     ours = run_shipped(trace, "spans").set_index(["side", "span"])
@@ -166,12 +166,12 @@ def spans(m: Measured) -> Values:
 
 
 def self_time(m: Measured) -> Values:
-    """What the post does not ask: in which ops the step is."""
+    """Show in which ops the step's time is, which the post does not ask."""
     return {"own": shipped(m.profiled[AFTER][1], "self_time")}
 
 
 def arithmetic(m: Measured) -> Values:
-    """The post's explanation of its counts, and the one that gives them all."""
+    """Compare the post's explanation of its counts with the one that gives them all."""
     about = post_facts(POST)
     layers, batch_size = about["num_layers"], about["max_batch_size_default"]
     c = shape_of(POST_MODEL)
@@ -209,5 +209,5 @@ def run_shipped(trace: Trace, query: str) -> pd.DataFrame:
 
 
 def shipped(trace: Trace, query: str) -> Grid:
-    """The result of one of the queries that come with the post's tables; times to a microsecond or so."""
+    """Run one of the queries that come with the post's tables; times are rounded to four decimals."""
     return Grid.of(run_shipped(trace, query).round(4))

@@ -23,7 +23,7 @@ REPEATS = 3
 
 
 def engines(setting: Setting) -> list[PlannedEngine]:
-    """One for each of the post's batch sizes, the largest last."""
+    """Plan an engine for each of the post's batch sizes, the largest last."""
     facts, here = post_facts("001"), POST_MODEL if setting.on_gpu else "random:qwen2.5-0.5b"
     model = setting.model or ("random:tiny-qwen2" if setting.quick else here)
     tokens = facts["python_gather"]["cached_tokens"] + facts["num_steps"]  # the last one is returned, never cached
@@ -31,7 +31,10 @@ def engines(setting: Setting) -> list[PlannedEngine]:
 
 
 def reproduce(setting: Setting) -> PostReport:
-    """Raises ValueError for a model that is not found, is too short or does not fit, before anything is measured."""
+    """Reproduce the post. Raises ValueError for a model that is not found, is too short or does not fit.
+
+    It does so before anything is measured.
+    """
     configs = engines(setting)
     largest = configs[-1].sizes()
     theirs = engines(replace(setting, device=torch.device("cuda"), model=POST_MODEL))[-1].sizes()
@@ -53,8 +56,10 @@ def reproduce(setting: Setting) -> PostReport:
 
 
 def no_room_for_hf(sizes: EngineSizes, available: int | None) -> list[NotRun]:
-    """transformers gets a copy of the weights: that it cannot be run when `available` bytes of memory lack room for it,
-    else []. available: None where the device does not say."""
+    """Say if `available` bytes have no room for the copy of the weights that transformers gets; else return [].
+
+    available: None where the device does not say.
+    """
     if available is None or sizes.loaded_bytes <= available:
         return []
     needs = f"{sizes.loaded_bytes:,} bytes for a second copy of the weights; {available:,} are available here"
@@ -62,7 +67,7 @@ def no_room_for_hf(sizes: EngineSizes, available: int | None) -> list[NotRun]:
 
 
 def not_run(measured: Measurements, theirs: EngineSizes) -> list[NotRun]:
-    """What of the post this run left out."""
+    """List the parts of the post that this run left out."""
     facts, parts, config = post_facts("001"), [], measured.sizes.config
     card = facts["hardware"].split(",")[0]
     if (config.model, config.dtype) != (POST_MODEL, POST_DTYPE):

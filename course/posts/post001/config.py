@@ -1,4 +1,4 @@
-"""Post 001's closing lesson: what refuses a misspelt argument, tried here."""
+"""Post 001's closing lesson: which classes refuse a misspelt argument, tried here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MODEL = "random:gpt2"  # nothing of it is read or made
 
 
 def config_lesson() -> Values:
-    """The post's argument that no field has, given to three classes."""
+    """Give the post's argument that no field has to three classes."""
     wrong = post_facts("001")["refused_argument"]
     ((name, value),) = wrong.items()
     plain = make_dataclass("Plain", [("num_blocks", int)])

@@ -1,4 +1,4 @@
-"""What the reproduction of post 001 measures: a decode step by phase, its wall time, its calls, for each batch size."""
+"""Measures for post 001: a decode step by phase, its wall time and its calls, for each batch size."""
 
 from __future__ import annotations
 
@@ -61,9 +61,11 @@ Samples = dict[str, list[float]]  # ms of each step, by phase and of the whole
 
 @dataclass(frozen=True)
 class Profile:
-    """Profiled decode steps. device: None when no label of a GPU was seen. calls: how often each op starts in a phase
-    of a step. cat_ms: time of aten::cat in each step, on the device where there is one. kernels: those with the largest
-    shares of the device's time, and these.
+    """Profiled decode steps.
+
+    device: None when no label of a GPU was seen. calls: how often each op starts in a phase of a step. cat_ms: time of
+    aten::cat in each step, on the device where there is one. kernels: those with the largest shares of the device's
+    time, and these shares.
     """
 
     device: Samples | None
@@ -74,7 +76,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch size. runs: raw samples of the runner, without the profiler; host: the phases of their steps."""
+    """One batch size. runs: raw samples of the runner, without the profiler. host: the phases of their steps."""
 
     size: int
     host: Samples
@@ -88,7 +90,7 @@ class Batch:
 
     @property
     def labelled(self) -> Samples:
-        """The device's time where there is one, as in the post; else the host's."""
+        """The device's time of each phase where there is one, as in the post; else the host's."""
         return self.device or self.host
 
     @property
@@ -103,7 +105,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Measurements:
-    """sizes: of the engine with the largest batch. hf_runs: transformers' generate at that batch, [] if not run."""
+    """All measurements. sizes: of the engine with the largest batch. hf_runs: transformers at it; [] if not run."""
 
     stage: str
     sizes: EngineSizes
@@ -118,23 +120,23 @@ class Measurements:
 
 
 def by_batch(table: str) -> pd.DataFrame:
-    """One of the post's tables, by batch size."""
+    """Return one of the post's tables, by batch size."""
     return post_table("001", table).set_index("batch")
 
 
 def labels_ms(samples: Samples) -> float:
-    """What the three labels of a step last together: the median over the steps."""
+    """Return the median over the steps of how long the three labels of a step last together."""
     return median(sum(phases) for phases in zip(*(samples[phase] for phase in PHASES), strict=True))
 
 
 def unlabelled_ms(samples: Samples) -> float:
-    """What a step lasts longer than its labels: the median over the steps."""
+    """Return the median over the steps of how much longer a step lasts than its labels."""
     columns = (samples[name] for name in (STEP, *PHASES))
     return median(step - sum(phases) for step, *phases in zip(*columns, strict=True))
 
 
 def tokens_per_second(runs: List[dict[str, Any]]) -> list[float]:
-    """Tokens per second of each run, by its median step: a step that another process held up must not decide it."""
+    """Compute each run's tokens per second from its median step, as another process may hold up a few steps."""
     return [run["decode_tokens"] / (len(run["step_seconds"]) * median(run["step_seconds"])) for run in runs]
 
 

@@ -19,7 +19,7 @@ FROM_ITS_TABLES = Source(COMPUTED, "the batch over its tokens a second, and its 
 
 
 def phases(m: Measurements) -> Values:
-    """The post's table of three labelled phases."""
+    """Compare the post's table of three labelled phases with the phases here."""
     facts, shares = post_facts("001"), by_batch("phases")["forward_share"]
     return {
         "least_share": f"{shares.min():.1%}",
@@ -61,7 +61,7 @@ def _phase_times(batch: Batch) -> list[Time]:
 
 
 def residual(m: Measurements) -> Values:
-    """Wall time of a step less its labels, and the calls that the labels hide."""
+    """Compute the wall time of a step less its labels, and the calls that the labels hide."""
     return {
         "stage": m.stage,
         "many": m.batches[-1].size,
@@ -75,7 +75,7 @@ def residual(m: Measurements) -> Values:
 
 
 def _what_the_post_subtracts() -> Values:
-    """From a step at its largest batch, its labels; and what the host would need for each copy if that is the rest."""
+    """Subtract the labels from the post's largest step, and say what the host needs for each copy if that is the rest."""
     facts, left = post_facts("001"), _post_step_ms() - _post_labelled_ms()
     layers, few, many = facts["num_layers"], left.index.min(), left.index.max()
     copies = 2 * layers * many
@@ -90,7 +90,7 @@ def _what_the_post_subtracts() -> Values:
 
 
 def _post_step_ms() -> pd.Series:
-    """By batch size, from the post's tokens a second."""
+    """Compute the milliseconds of a step by batch size, from the post's tokens a second."""
     speed = by_batch("throughput")["tokens_per_second"]
     return 1e3 * speed.index / speed
 
@@ -100,7 +100,7 @@ def _post_labelled_ms() -> pd.Series:
 
 
 def _post_printed() -> tuple[float, float, float]:
-    """A step at the largest batch, its labels, and the difference, in ms as the post prints them."""
+    """Return a step at the largest batch, its labels, and the difference, in ms as the post prints them."""
     step = post_table("001", "step_time").set_index("engine").loc["mini-infer"]
     return (
         step["ms_per_step"],
@@ -157,7 +157,7 @@ def _writes(batch: Batch, num_layers: int) -> list[Fact]:
 
 
 def gather(m: Measurements) -> Values:
-    """Scalar reads before, indexing calls now."""
+    """Count the scalar reads of the Python gather before, and the indexing calls of the gather now."""
     facts = post_facts("001")
     example, theirs, ours = facts["python_gather"], facts["num_layers"], m.sizes.shape.num_layers
     size, tokens = example["batch_size"], example["cached_tokens"]

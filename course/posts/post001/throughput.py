@@ -18,7 +18,7 @@ from .measure import Batch, Measurements, by_batch, tokens_per_second
 
 
 def throughput(m: Measurements, theirs: EngineSizes) -> Values:
-    """Tokens a second beside transformers', and the claim that a GPU is saturated. theirs: of the post's engine."""
+    """Compare tokens a second with transformers', and check that a GPU is saturated. theirs: of the post's engine."""
     few, some, many = m.batches[0], m.batches[-2], m.batches[-1]
     return {
         "few": few.size,
@@ -65,7 +65,7 @@ def _beside_hf(m: Measurements) -> list[Time]:
 
 
 def _reading(m: Measurements, theirs: EngineSizes) -> list[Time]:
-    """The time to read the weights, and how many times as long the forward takes."""
+    """Compute the time to read the weights, and how many times as long the forward takes."""
     rate, rate_here = data_sheet(_card())["read_bytes_per_s"], m.machine.read_bytes_per_s
     all_weights, all_here = 1e3 * theirs.loaded_bytes / rate, 1e3 * m.sizes.loaded_bytes / rate_here
     needed = 1e3 * decode_floor(theirs.shape, [1], torch.float16).weight_bytes / rate

@@ -22,7 +22,7 @@ TOKENS = 128  # of each of the engine's sequences, at most
 
 
 def engines(setting: Setting) -> list[PlannedEngine]:
-    """One, with the post's blocks and prefill batch, for whatever is counted on an engine."""
+    """Plan one engine, with the post's blocks and prefill batch, for all that is counted on an engine."""
     about = post_facts("002")
     batch, block_size = about["prefill_batch_size"], about["block_size"]
     return [

@@ -1,7 +1,7 @@
-"""Post 002: the end of a request on the real engine, when an abort matches no request, and when it keeps blocks.
+"""Post 002: how requests end on the real engine, when an abort matches no request, and when it keeps blocks.
 
-The server wants a number of tokens of each request, sees in a step's tokens who has them, and aborts those. The engine
-by itself ends a request only with one token more: as in the post, when the next step has gone past the limit.
+The server wants a number of tokens of each request, sees in a step's tokens which requests have them, and aborts those.
+The engine by itself would end a request only one token later: as in the post, when the next step is past the limit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Abort = Callable[[Engine, "set[int]"], None]
 
 
 def abort_the_set(engine: Engine, seq_ids: set[int]) -> None:
-    """The bug: one comparison with the whole set, and no id equals a set."""
+    """Abort as the bug does: it compares each id with the whole set, and no id equals a set."""
     for seq in list(engine.scheduler.running):
         if seq.seq_id == seq_ids:
             engine.abort(seq)
@@ -41,7 +41,7 @@ def abort_each(engine: Engine, seq_ids: set[int]) -> None:
 
 
 def stop_each(engine: Engine, seq_ids: set[int]) -> None:
-    """Half of an abort: the requests leave the queue, and keep their blocks."""
+    """Do half of an abort: the requests leave the queue, but keep their blocks."""
     for seq in list(engine.scheduler.running):
         if seq.seq_id in seq_ids:
             engine.scheduler.running.remove(seq)
@@ -56,7 +56,7 @@ ABORTS: dict[str, Abort] = {
 
 
 def run_out(engine: Engine, prompts: list[list[int]], wanted: list[int], abort: Abort) -> list[int]:
-    """Serve requests of so many tokens until none runs. Tokens that each one got."""
+    """Serve requests of so many tokens until none runs. Returns the number of tokens that each one got."""
     seqs = [
         Sequence(prompt, SamplingParams(max_tokens=n + 1, ignore_eos=True))
         for prompt, n in zip(prompts, wanted, strict=True)
@@ -120,7 +120,7 @@ def abort_section(about: Mapping[str, Any], config: PlannedEngine, model: Model)
 
 
 def refusal(model: Model) -> str:
-    """What LLM.abort says to a set."""
+    """Return what LLM.abort answers to a set."""
     llm = LLM(model, num_kvcache_blocks=1, max_num_seqs=1)
     try:
         llm.abort({"0"})  # type: ignore[arg-type]
@@ -130,5 +130,5 @@ def refusal(model: Model) -> str:
 
 
 def _common(values: set[int]) -> Exact:
-    """The value that all requests have; where they differ, all values in words."""
+    """Return the value that all requests have; where they differ, all values in words."""
     return next(iter(values)) if len(values) == 1 else " or ".join(map(str, sorted(values)))

@@ -1,4 +1,4 @@
-"""Post 002: what the host does with token ids and results: their types, and where they are written."""
+"""Post 002: which types the host gives token ids and results, and where it writes them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def write_section(about: Mapping[str, Any]) -> Values:
 
 
 def prefill_counts(write: Callable[..., np.ndarray], slots: list[int], places: int) -> dict[str, int]:
-    """Write one token for each slot into a buffer of running requests' tokens, and look what it holds."""
+    """Write one token for each slot into a buffer of running requests' tokens, and count what it then holds."""
     others = np.arange(places, dtype=np.int32) + places
     token_ids = np.arange(len(slots), dtype=np.int32)  # no other request has one of these
     room = places + len(slots)  # the last turn of the overlapping write may reach past the last place

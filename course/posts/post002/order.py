@@ -87,7 +87,7 @@ def order_section(about: Mapping[str, Any]) -> Values:
 
 
 def saved_grid(runs: Runs, posted: List[float]) -> Grid:
-    """What longest first saves at the floor, and how many times as long steps would be for it to save the post's."""
+    """Show what longest first saves at the floor, and how many times as long steps must be to save the post's time."""
     rows: list[list[Exact | None]] = []
     for lengths in LENGTHS:
         first, longest = (runs[lengths, LARGE_POOL, policy] for policy in (FIRST_COME, LONGEST_FIRST))
@@ -97,7 +97,7 @@ def saved_grid(runs: Runs, posted: List[float]) -> Grid:
 
 
 def step_cost() -> FloorCost:
-    """The post's machine has no data sheet here, so a floor stands for it: that of a card with one."""
+    """Make the cost of a step: the floor of a card with a data sheet, because the post's machine has none here."""
     sheet = data_sheet(GPU)
     about = (
         f"step times are a FLOOR: a model of LLaMA-7B's shape in fp16 on an {GPU} ({sheet['source']}), which no real "
@@ -128,15 +128,17 @@ def simulated(about: Mapping[str, Any]) -> Runs:
 
 
 def drawn_arrivals(about: Mapping[str, Any], lengths: str) -> list[Arrival]:
-    """At equal distances, as a load test sends them. The same lengths on every machine: Random.random is the one draw
-    that Python promises not to change."""
+    """Draw requests at equal distances, as a load test sends them, with the same lengths on every machine.
+
+    Random.random is the one draw that Python promises not to change.
+    """
     draw = random.Random(SEED).random
     rate = about["requests_per_second"]
     return [Arrival(i / rate, PROMPT_LEN, LENGTHS[lengths](draw())) for i in range(about["num_requests"])]
 
 
 def mean_length(about: Mapping[str, Any], lengths: str) -> float:
-    """Tokens that a request has halfway through its output, in the mean."""
+    """Compute the mean length of a request halfway through its output, in tokens."""
     arrivals = drawn_arrivals(about, lengths)
     return sum(arrival.prompt_len + arrival.output_len / 2 for arrival in arrivals) / len(arrivals)
 
@@ -155,7 +157,7 @@ def fullest_batches(runs: Runs) -> str:
 
 
 def _common_winner(runs: Runs, pool: str, figure: Callable[[dict[str, Any]], float]) -> str:
-    """By the larger figure; "neither" where it is the same, "it depends" where not all lengths have the same winner."""
+    """Name the order with the larger figure: "neither" if they are equal, "it depends" if lengths differ in it."""
     winners = set()
     for lengths in LENGTHS.keys() - {EQUAL}:
         first, longest = (figure(runs[lengths, pool, policy]) for policy in (FIRST_COME, LONGEST_FIRST))

@@ -1,4 +1,4 @@
-"""Post 002: q, k and v from one matrix product: the engine's layers beside those of a model with the weights apart."""
+"""Post 002: q, k and v from one matrix product: the engine's layers beside a model with separate weights."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def qkv_section(about: Mapping[str, Any], setting: Setting) -> Values:
 
 @torch.inference_mode()
 def engine_products(model: Model) -> tuple[int, int]:
-    """Products before the first attention, and in a layer, of one forward."""
+    """Count the matrix products of the engine in one forward: before the first attention, and in a layer."""
     attention = PromptAttention()
     before_attention: list[int] = []
 
@@ -73,7 +73,7 @@ def engine_products(model: Model) -> tuple[int, int]:
 
 @torch.inference_mode()
 def hf_products(model: Model) -> tuple[int, int]:
-    """The same of transformers' model: those of its first layer before the attention's output, and in a layer."""
+    """Count the products of transformers' model: before the first layer's attention output, and in a layer."""
     hf = to_hf(model)
     with calls_of(hf.model) as called:
         hf.model(torch.zeros(1, 1, dtype=torch.int64, device=model.device))
@@ -83,7 +83,7 @@ def hf_products(model: Model) -> tuple[int, int]:
 
 @contextmanager
 def calls_of(model: nn.Module) -> Iterator[list[str]]:
-    """The names of its matrices, in the order in which they are multiplied inside."""
+    """Collect the names of the matrices that the model multiplies in the body, in that order."""
     called: list[str] = []
 
     def noting(name: str) -> Callable[..., None]:
@@ -103,7 +103,7 @@ def calls_of(model: nn.Module) -> Iterator[list[str]]:
 
 @torch.inference_mode()
 def race(size: int, rows: int, setting: Setting) -> dict[str, float]:
-    """Seconds of three products of [rows, size] with [size, size], and of one with [size, 3 size]; medians, in turn."""
+    """Time three products of [rows, size] with [size, size], and one with [size, 3 size], in turn; median seconds."""
     dtype = getattr(torch, setting.dtype)
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(3 * size, size, generator=generator).to(setting.device, dtype)
@@ -122,7 +122,7 @@ def race(size: int, rows: int, setting: Setting) -> dict[str, float]:
 
 
 def product(weight: Tensor) -> Callable[[Tensor], Tensor]:
-    """In the layout that the engine has on this machine."""
+    """Make the product in the layout that the engine has on this machine."""
     if weight.device.type == "cpu" and packs(weight.dtype):
         return PackedLinear(weight, None)
     return lambda x: x @ weight.T

@@ -27,7 +27,7 @@ PROMPT_LEN, STEPS, REPEATS = 8, 4, 5
 
 
 def prompts_of(config: PlannedEngine, model: Model) -> list[list[int]]:
-    """As many as run at a time, of the warm-up's length."""
+    """Make as many prompts as run at a time, of the warm-up's length."""
     return random_prompts(model, config.max_num_seqs, PROMPT_LEN)
 
 
@@ -39,7 +39,7 @@ def added(engine: Engine, prompts: list[list[int]], max_tokens: int = STEPS) -> 
 
 
 def warm_up_section(about: Mapping[str, Any], config: PlannedEngine, model: Model) -> Values:
-    """Measured first of all: what is made once in a process is not made again."""
+    """Measure the warm-up before all else, because what is made once in a process is not made again."""
     now, prompts = device_clock(model.device), prompts_of(config, model)
     engine = engine_of(config, model)
     warm_up = seconds_of(engine.warm_up, now)
@@ -83,7 +83,7 @@ def prefill_section(about: Mapping[str, Any], config: PlannedEngine, model: Mode
     engine = engine_of(config, model)
 
     def prefilled(together: bool) -> tuple[int, float]:
-        """Steps until all have their first token, and their seconds."""
+        """Count the steps until all have their first token, and their seconds."""
         before, seconds = engine.metrics.num_steps, 0.0
         for group in [prompts] if together else [[prompt] for prompt in prompts]:
             seqs = added(engine, group)
@@ -128,7 +128,7 @@ def prefill_section(about: Mapping[str, Any], config: PlannedEngine, model: Mode
 
 
 def steps_waited(engine: Engine, prompts: list[list[int]]) -> int:
-    """Count the steps before the last prompt's first token. That prompt comes while the others decode."""
+    """Count the steps before the first token of the last prompt, which comes while the others decode."""
     added(engine, prompts[:-1], max_tokens=STEPS)
     engine.step()
     (late,) = added(engine, prompts[-1:])
@@ -166,7 +166,7 @@ def padding_section(about: Mapping[str, Any], config: PlannedEngine, model: Mode
 
 @torch.inference_mode()
 def real_steps(engine: Engine, prompts: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """Logits [N, V] of a prefill and a few decode steps, and the greedy tokens [N] that the same steps chose."""
+    """Return logits [N, V] of a prefill and a few decode steps, and the greedy tokens [N] that the same steps chose."""
     added(engine, prompts)
     logits, tokens = [], []
     while (step := engine.scheduler.schedule()) is not None:
@@ -208,7 +208,7 @@ def greedy_section(about: Mapping[str, Any], config: PlannedEngine, model: Model
 
 
 def what_it_holds(buffer: Tensor, logits: Tensor) -> str:
-    """buffer [N] of the rows' chosen tokens, logits [N, V]."""
+    """Tell what a buffer [N] holds of the chosen tokens of logits [N, V]: log-probabilities or the largest logits."""
     if torch.allclose(buffer, torch.log_softmax(logits.float(), dim=-1).amax(dim=-1), atol=1e-5):
         return "log-probability"
     return "largest logit" if torch.equal(buffer, logits.float().amax(dim=-1)) else "neither"

@@ -23,7 +23,7 @@ CARD = "RTX 4090"
 
 
 def engines(setting: Setting) -> list[PlannedEngine]:
-    """For the timestamps, the sweep, the executors, and one a model for the host's share."""
+    """Plan the engines for the timestamps, the sweep and the executors, and one a model for the host's share."""
     return [times.engine(setting), budgets.engine(setting), executors.engine(setting), *host.engines(setting)]
 
 
@@ -70,7 +70,7 @@ def ratio_section(about: Mapping[str, Any], machine: Machine) -> Values:
 
 
 def reading_rows(about: Mapping[str, Any]) -> list[list[Exact]]:
-    """The limit of speed that the post names: a step reads the model once."""
+    """Compute the limit of speed that the post names, at which a step only reads the model once."""
     rows: list[list[Exact]] = []
     for row in post_table("003", "steps").itertuples():
         in_16_bits = step_terms(budgets.SHAPES[row.model], torch.float16).weight_bytes

@@ -53,7 +53,7 @@ COLOUR = "#0072B2"
 
 
 def engine(setting: Setting) -> PlannedEngine:
-    """The one with the largest budget; those with smaller ones have no more sequences than tokens."""
+    """Plan the engine with the largest budget; those with smaller budgets have no more sequences than tokens."""
     about, model = post_facts("003"), setting.model or "tiny"
     prompt_len, output_len = lengths(about, model)
     fill_a_step = -(-max(about["budgets"]) // prompt_len)
@@ -115,7 +115,7 @@ def section(about: Mapping[str, Any], setting: Setting) -> Values:
 
 
 def lengths(about: Mapping[str, Any], spec: str) -> tuple[int, int]:
-    """Tokens in and out; a model with few positions gets shorter prompts."""
+    """Return the number of tokens in and out; a model with few positions gets shorter prompts."""
     output_len = about["output_len"]
     return min(about["input_len"], model_config(spec).max_model_len - output_len), output_len
 
@@ -139,8 +139,11 @@ def step_cost(about: Mapping[str, Any], name: str) -> FloorCost:
 
 
 def simulated_run(about: Mapping[str, Any], budget: int, cost: Cost) -> dict[str, Any]:
-    """Beside the simulation's figures: ms and host_ms of a step in the mean; full_ms, of a full one; spread of these;
-    what most of them held."""
+    """Simulate a budget, and return the simulation's figures with some about its steps.
+
+    These are ms and host_ms of a step in the mean, full_ms of a full step in the median, spread of the full steps, and held: what
+    most of them held.
+    """
     n = about["num_requests"]
     arrivals = at_once(n, prompt_lens=(about["input_len"],) * 2, output_lens=(about["output_len"],) * 2)
     recorded = RecordingCost(cost)
@@ -198,7 +201,7 @@ class RecordingCost:
 
 
 def setting_of(arrivals: List[Arrival], budget: int, max_num_seqs: int) -> EngineSetting:
-    """As the post's program has it: as many sequences as tokens at most, no prefix cache; and room for all."""
+    """Set the engine as the post's program does: no more sequences than tokens, no prefix cache, and room for all."""
     longest = max(arrival.prompt_len + arrival.output_len for arrival in arrivals)
     max_num_seqs = min(budget, max_num_seqs)
     return EngineSetting(
@@ -228,7 +231,7 @@ def served_run(config: PlannedEngine, model: Model, work: Workload, budget: int)
 
 
 def full_step_seconds(run: OnlineRun) -> float:
-    """Median latency of the steps with the most tokens, which are as many as the budget."""
+    """Return the median latency of the steps with the most tokens, which fill the budget."""
     most = max(step.num_tokens for step in run.steps)
     return median(step.finish - step.scheduled for step in run.steps if step.num_tokens == most)
 
@@ -238,7 +241,7 @@ def full_step_seconds(run: OnlineRun) -> float:
 
 @rc_context(STYLE)
 def curves(simulated: Mapping[int, dict[str, Any]], served: Mapping[int, OnlineRun]) -> Image:
-    """Throughput to the right, latency up, as the post draws them: one point per budget."""
+    """Draw throughput to the right and latency up, one point per budget, as the post does."""
     there = [(row["requests_per_second"], row["full_ms"]) for row in simulated.values()]
     here = [(len(run.requests) / run.seconds, 1e3 * full_step_seconds(run)) for run in served.values()]
     figure = Figure(figsize=(8, 3.4))
@@ -254,7 +257,7 @@ def curves(simulated: Mapping[int, dict[str, Any]], served: Mapping[int, OnlineR
 
 
 def rows_of_axes() -> list[list[Exact | None]]:
-    """The post's figures, and where each of their axes is here."""
+    """List the post's figures, and where to find each of their axes here."""
     here = {
         "time": "the device's timeline is drawn under executors; a trace of CUDA streams needs a GPU",
         "requests/s": "both axes for each budget under the sweep; what doubles, and who gains, under executors",

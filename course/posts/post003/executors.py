@@ -43,14 +43,16 @@ T = TypeVar("T")
 
 
 def engine(setting: Setting) -> PlannedEngine:
-    """Plan an engine for one batch, always on the CPU: its clock is a model's, so that its steps take as long as the
-    post's."""
+    """Plan an engine for one batch, always on the CPU.
+
+    Its device's clock is a model's, so that its steps take as long as the post's.
+    """
     config = setting.engine(setting.model or "tiny", BATCH, PROMPT_LEN + TOKENS, dtype="float32")
     return replace(config, device="cpu")
 
 
 class RecordingDevice(OwnClock):
-    """A device that keeps what it did: of each step its times, and tokens."""
+    """A device that keeps the times and tokens of each of its steps."""
 
     def __init__(self, seconds: Callable[[int], float] | None) -> None:
         super().__init__(seconds)
@@ -66,7 +68,7 @@ class RecordingDevice(OwnClock):
 
 @dataclass(frozen=True)
 class ExecutorRun:
-    """seqs and times: in the order in which they came. device: what it did."""
+    """One run. seqs and times: in the order in which the requests came. device: what it did."""
 
     seqs: list[Sequence]
     times: list[SequenceTimes]
@@ -83,29 +85,29 @@ class ExecutorRun:
 
     @property
     def gaps(self) -> list[int]:
-        """Device steps from each token to the next one of its request."""
+        """Number of device steps from each token to the next one of its request."""
         at = {finish: i for i, finish in enumerate(self.finishes)}
         return [at[after.finish] - at[before.finish] for own in self.times for before, after in pairwise(own.steps)]
 
     @property
     def held(self) -> list[int]:
-        """The post's latency of each token in device steps: those that end between its being scheduled and its end."""
+        """The post's latency of each token: how many device steps end between its being scheduled and its end."""
         ends = self.finishes
         return [sum(step.scheduled < end <= step.finish for end in ends) for own in self.times for step in own.steps]
 
     @property
     def surplus(self) -> int:
-        """Tokens that the device computed after the end of a request that had stopped."""
+        """Number of tokens that the device computed after the end of a request that had stopped."""
         return self.device.num_tokens - sum(len(seq) - 1 for seq in self.seqs)
 
     @property
     def itl(self) -> float:
-        """Seconds from a token to the next one of its request, in the mean."""
+        """Mean seconds from a token to the next one of its request."""
         return mean(b.finish - a.finish for own in self.times for a, b in pairwise(own.steps))
 
     @property
     def latency(self) -> float:
-        """The post's, of a token, in the mean: from being scheduled to being there."""
+        """Mean seconds from a token's being scheduled to its being there, which is the post's latency."""
         return mean(step.finish - step.scheduled for own in self.times for step in own.steps)
 
     @property
@@ -132,7 +134,7 @@ def run(
     params: List[SamplingParams],
     seconds: Callable[[int], float] | None = None,
 ) -> ExecutorRun:
-    """A request for each of params, all at once. seconds: of the device's clock, for a step of so many tokens."""
+    """Run a request for each of params, all at once. seconds: how long the device takes for so many tokens."""
     device = RecordingDevice(seconds)
     num_engines = 2 if executor == TWO_IN_FLIGHT else 1
     engines = [engine_of(config, model, async_scheduling=executor == ONE_BEHIND) for _ in range(num_engines)]
@@ -153,7 +155,7 @@ def run(
 
 
 def take_turns(engines: list[Engine]) -> None:
-    """A step of each is in flight: the host commits one and launches its next while the device computes the other."""
+    """Keep a step of each engine in flight: the device computes one while the host commits and launches another."""
     flights = {i: engine.launch() for i, engine in enumerate(engines)}
     while flights:
         for i in list(flights):
@@ -245,7 +247,7 @@ def section(about: Mapping[str, Any], setting: Setting) -> Values:
 
 @rc_context(STYLE)
 def timeline(runs: Mapping[str, ExecutorRun]) -> Image:
-    """What the device does over time, a lane for each executor: as the post's traces are read."""
+    """Draw what the device does over time, with a lane for each executor, as one reads the post's traces."""
     figure = Figure(figsize=(8, 1.8))
     ax = figure.subplots()
     for lane, own in enumerate(runs.values()):
@@ -260,7 +262,7 @@ def timeline(runs: Mapping[str, ExecutorRun]) -> Image:
 
 
 def stopped(config: PlannedEngine, model: Model, whole: ExecutorRun) -> ExecutorRun:
-    """One step behind, each request ended by a token in the middle of what it said: its end is not known ahead."""
+    """Run one step behind, with a stop token halfway through each output, so that no end is known ahead."""
     params = [
         SamplingParams(max_tokens=TOKENS, ignore_eos=True, stop_token_ids=(seq.output_ids[TOKENS // 2],))
         for seq in whole.seqs
@@ -271,7 +273,7 @@ def stopped(config: PlannedEngine, model: Model, whole: ExecutorRun) -> Executor
 def race(
     config: PlannedEngine, model: Model, params: List[SamplingParams], step_seconds: float, repeats: int
 ) -> dict[str, list[ExecutorRun]]:
-    """Runs of each executor, in turn, after a warm-up; every step takes the device step_seconds at least."""
+    """Run the executors in turn, after a warm-up; the device takes at least step_seconds for every step."""
     contenders = {
         name: partial(run, config, model, name, params, lambda num_tokens: step_seconds)
         for name in (IN_TURN, ONE_BEHIND, TWO_IN_FLIGHT)

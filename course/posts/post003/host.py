@@ -29,12 +29,12 @@ HARDLY = 0.05  # a gain below it is hardly one
 
 
 def engines(setting: Setting) -> list[PlannedEngine]:
-    """One a model: setting.model, or else the models for this device that fit its memory."""
+    """Plan one engine a model: setting.model, or else the models for this device that fit its memory."""
     return [config for config in _configs(setting) if setting.model or _fits(config)]
 
 
 def left_out(setting: Setting) -> list[NotRun]:
-    """Models that do not fit, and what they need."""
+    """List the models that do not fit, and what they need."""
     too_large = [config for config in _configs(setting) if not (setting.model or _fits(config))]
     return [
         NotRun(f"host work in a step of {config.model}", f"{config.sizes().total_bytes:,} bytes on {config.device}")
@@ -97,7 +97,7 @@ def section(about: Mapping[str, Any], setting: Setting, machine: Machine) -> Val
 
 
 def most_gain(step: float, host: float) -> float:
-    """How much faster steps could come if all of the host's time were hidden behind the device's, at the very most."""
+    """Compute how much faster steps could come, at the very most, if all of the host's time were hidden."""
     return step / (step - host)
 
 
@@ -117,7 +117,7 @@ def _bound(step: float, host: float) -> tuple[str, str]:
 
 
 def measure(setting: Setting, config: PlannedEngine, machine: Machine) -> tuple[list[Step], float]:
-    """Decode steps of the engine, part by part, and the floor of the middle one in seconds."""
+    """Measure decode steps of the engine, part by part; return them and the middle one's floor in seconds."""
     model = setting.load(config)
     context_lens = [PROMPT_LEN + STEPS // 2] * BATCH
     floor = decode_floor(model.config, context_lens, model.dtype, machine).seconds
@@ -126,7 +126,10 @@ def measure(setting: Setting, config: PlannedEngine, machine: Machine) -> tuple[
 
 
 def engine_steps(model: Model, config: PlannedEngine, steps: int) -> list[Step]:
-    """`steps` tokens for each of as many sequences as the engine has places. In turn, so that a step's parts add up."""
+    """Decode `steps` tokens for each of as many sequences as the engine has slots.
+
+    The steps are synchronous, so that their parts add up.
+    """
     engine = engine_of(config, model, enable_prefix_caching=True)
     engine.warm_up()
     params = SamplingParams(max_tokens=steps, ignore_eos=True)

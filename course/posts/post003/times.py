@@ -82,7 +82,7 @@ def record_times(config: PlannedEngine, model: Model) -> list[SequenceTimes]:
 
 
 def timestamps(request: SequenceTimes) -> list[Stamps]:
-    """All six timestamps by the post's names, for each token of a request."""
+    """Return all six timestamps by the post's names, for each token of a request."""
     first = {"arrival_ts": request.arrival, "first_scheduled_ts": request.first_scheduled}
     return [
         first
@@ -97,7 +97,7 @@ def timestamps(request: SequenceTimes) -> list[Stamps]:
 
 
 def never_negative(minuend: str, subtrahend: str, taken: List[Mapping[str, float]]) -> str:
-    """The order of the two whose difference is below 0 for none; as given where both are."""
+    """Write the two's difference in the order that is never below 0, as given if both are; else "neither"."""
     printed, turned = signs_of(minuend, subtrahend, taken)
     if printed == 0:
         return f"{minuend} - {subtrahend}"
@@ -105,6 +105,6 @@ def never_negative(minuend: str, subtrahend: str, taken: List[Mapping[str, float
 
 
 def signs_of(minuend: str, subtrahend: str, taken: List[Mapping[str, float]]) -> tuple[int, int]:
-    """How many differences are below 0: minuend - subtrahend, and the other way round."""
+    """Count the differences below 0: of minuend - subtrahend, and the other way round."""
     differences = [stamps[minuend] - stamps[subtrahend] for stamps in taken]
     return sum(d < 0 for d in differences), sum(d > 0 for d in differences)

@@ -1,6 +1,6 @@
 """Post 004, "Paged Attention Block Table Cache": its benchmark before and after, and how often a row is built.
 
-Before: block tables built again on every step (stage 05). After: a sequence's rows kept until its blocks change (06).
+Before: block tables are built on every step (stage 05). After: a sequence's rows are kept until its blocks change (06).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from .run import AFTER, BEFORE, Measured, arguments, measure
 
 
 def engines(setting: Setting) -> list[PlannedEngine]:
-    """One: both stages have the same sizes."""
+    """Plan one engine, as both stages have the same sizes."""
     args = parsed(arguments(setting))
     return [setting.engine(args.hf_model_id, args.num_requests, args.max_new_tokens + 1)]
 
 
 def reproduce(setting: Setting) -> PostReport:
-    """Raises ValueError for a model that is not found, does not fit, or has too few positions."""
+    """Reproduce the post. Raises ValueError for a model that is not found, does not fit, or has too few positions."""
     m = measure(setting)
     sections = [
         tables.summary(m),

@@ -26,7 +26,7 @@ CPU_TOKENS = BLOCK_SIZE + 8  # enough for every sequence to cross a block's edge
 
 @dataclass(frozen=True)
 class Measured(PostedCommand):
-    """stages and runs under BEFORE and AFTER. rows: of a counted run of AFTER, rows built by each decode step.
+    """The stages and runs, under BEFORE and AFTER. rows: built by each decode step, in a counted run of AFTER.
 
     post_rows: of both, for the post's own sizes, without a model.
     """
@@ -38,7 +38,7 @@ class Measured(PostedCommand):
 
 
 def arguments(setting: Setting) -> list[str]:
-    """The post's command for this machine: on a CPU fewer tokens; --quick takes the bundled model and one run each."""
+    """Return the post's arguments for here: fewer tokens on a CPU; with --quick the bundled model and one run."""
     changes = {
         "--hf-model-id": setting.model or ("tiny" if setting.quick else POST_MODEL),
         "--device": str(setting.device),
@@ -51,8 +51,10 @@ def arguments(setting: Setting) -> list[str]:
 
 
 def pair(setting: Setting) -> dict[str, type[Stage]]:
-    """Stages 05 and 06. On a GPU both with stage 07's kernel, as the post's had one; on a CPU its interpreter's times
-    would say nothing."""
+    """Return stages 05 and 06; on a GPU both with stage 07's kernel, as the post's had one.
+
+    On a CPU the times of the kernel's interpreter would say nothing.
+    """
     before, after, kernel = (setting.stages[name] for name in ("s05", "s06", "s07"))
     if kernel.why_untimed(setting.device):
         return {BEFORE: before, AFTER: after}
@@ -81,7 +83,7 @@ def measure(setting: Setting) -> Measured:
 
 
 def post_rows(setting: Setting) -> dict[str, list[int]]:
-    """Rows that each decode step of the post's own run builds, before and after: counted, for tables need no model."""
+    """Count the rows that each decode step of the post's own run builds, before and after; tables need no model."""
     facts, flat = post_facts("004"), flat_model()
     lengths = [1] * facts["num_requests"]  # the prompt is one token
     steps = facts["max_new_tokens"] - 1  # the prefill makes the first token
@@ -90,6 +92,6 @@ def post_rows(setting: Setting) -> dict[str, list[int]]:
 
 
 def flat_model() -> Model:
-    """As many layers and positions as the post's model, and nothing else of its size: tables do not see the rest."""
+    """Make a model with the layers and positions of the post's, and small in all else, which tables do not see."""
     small: dict[str, Any] = {"vocab_size": 64, "hidden_size": 8, "num_heads": 1, "num_kv_heads": 1, "head_dim": 8}
     return random_model(replace(shape_of(POST_MODEL), **small, intermediate_size=8))

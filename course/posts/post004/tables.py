@@ -1,4 +1,4 @@
-"""What the sections of post 004's report are filled with: its summary beside ours, and the rows each step builds."""
+"""Fills the sections of post 004's report: its summary beside ours, and the rows that each step builds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COLOURS = {BEFORE: "#D55E00", AFTER: "#0072B2"}  # told apart by colour-blind re
 
 
 def summary(m: Measured) -> Values:
-    """The post's two summaries beside ours: p50 and mean, before and after, with the floor."""
+    """Compare the post's two summaries with ours: p50 and mean, before and after, with the floor."""
     facts, theirs = post_facts(POST), post_table(POST, "summary").set_index("metric")
     stats = {when: {stat.metric: stat for stat in summarize(runs)} for when, runs in m.runs.items()}
     floors = summary_floors(m)
@@ -82,7 +82,7 @@ def figure(stat: Stat, kind: str) -> float:
 
 
 def summary_floors(m: Measured) -> dict[str, float]:
-    """Floors of the figures that decoding alone decides, in the post's units."""
+    """Compute the floors of the figures that decoding alone decides, in the post's units."""
     run = m.runs[AFTER][0]
     seconds = m.floor_seconds(run)
     return {
@@ -93,7 +93,7 @@ def summary_floors(m: Measured) -> dict[str, float]:
 
 
 def changes(stats: dict[str, dict[str, Stat]]) -> list[list[Exact | None]]:
-    """What the change did to each figure, there and here."""
+    """Show how the change affected each figure, there and here."""
     rows: list[list[Exact | None]] = []
     for metric, row in post_table(POST, "summary").set_index("metric").iterrows():
         before, after = stats[BEFORE][metric], stats[AFTER][metric]
@@ -109,7 +109,7 @@ def all_tokens(facts: Mapping[str, Any]) -> Source:
 
 
 def rebuilds(m: Measured) -> Values:
-    """How many steps build how many rows: the post's own sizes, counted without a model, and the run that was timed."""
+    """Count how many steps build how many rows: at the post's sizes without a model, and in the run that was timed."""
     facts, layers = post_facts(POST), shape_of(POST_MODEL).num_layers
     requests, steps = facts["num_requests"], facts["max_new_tokens"] - 1
     all_rows = layers * requests
@@ -159,7 +159,7 @@ def sizes(m: Measured, edges: int) -> str:
 
 
 def histogram(rows: dict[str, list[int]]) -> list[tuple[int, int, int]]:
-    """Return (rows built in a step, number of such steps before the change, and after it), by the first."""
+    """Return (rows built in a step, number of such steps before the change, and after it), sorted by the rows."""
     counted = {when: Counter(of_steps) for when, of_steps in rows.items()}
     values = sorted({value for of_steps in counted.values() for value in of_steps})
     return [(value, counted[BEFORE][value], counted[AFTER][value]) for value in values]
@@ -167,7 +167,7 @@ def histogram(rows: dict[str, list[int]]) -> list[tuple[int, int, int]]:
 
 @rc_context(STYLE)
 def draw_rows(rows: dict[str, list[int]]) -> Image:
-    """One bar per step, as high as the rows that it builds; before the change above, after it below."""
+    """Draw one bar per step, as high as the rows that it builds; before the change above, after it below."""
     figure = Figure(figsize=(8, 3.2))
     axes = figure.subplots(len(rows), 1, sharex=True, sharey=True)
     for ax, (when, of_steps) in zip(axes, rows.items(), strict=True):
@@ -183,7 +183,7 @@ def draw_rows(rows: dict[str, list[int]]) -> Image:
 
 
 def price(setting: Setting) -> Values:
-    """What building costs the host alone, beside what the post gained a token."""
+    """Measure what building tables costs on the host alone, beside what the post gained a token."""
     theirs = post_table(POST, "summary").set_index("metric").loc["TPOT"]
     facts = post_facts(POST)
     stages = [setting.stages["s05"], setting.stages["s06"]]
@@ -203,7 +203,7 @@ def price(setting: Setting) -> Values:
 
 
 def definitions(m: Measured) -> Values:
-    """What the figures mean, and that the post's printed ones agree with it."""
+    """Explain what the figures mean, and check that the post's printed ones agree with it."""
     facts, theirs = post_facts(POST), post_table(POST, "summary").set_index("metric")
     tokens = facts["num_requests"] * facts["max_new_tokens"]
     judged = []
@@ -226,7 +226,7 @@ def definitions(m: Measured) -> Values:
 
 
 def signature() -> Values:
-    """The post's test for an unchanged row, and two lists that it takes for one."""
+    """Show the post's test for an unchanged row, and two lists that it takes for one."""
     old, new = [3, 7, 9], [3, 8, 9]
     rows = [(str(ids), str((len(ids), ids[-1]))) for ids in (old, new)]
     return {"signatures": rows}

@@ -1,4 +1,4 @@
-"""The reproduction of a post: what it is given (Setting), what it says (PostReport), and the report's three faces.
+"""The reproduction of a post: its inputs (Setting), its results (PostReport), and the three forms of its report.
 
 The packages post000 to post004 each have engines(setting) -> list[PlannedEngine], reproduce(setting) -> PostReport, and
 a report.md with the text. A report is written once, as Markdown (template), and the HTML page is made of that (page). A

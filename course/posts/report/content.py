@@ -1,4 +1,4 @@
-"""What a reproduction says: each of a post's tables beside ours.
+"""The content of a report: each of a post's tables beside ours.
 
 Exact facts are judged. Times are another machine's: they stand side by side, with their ratio and the floor of this
 machine, and are not judged.
@@ -29,7 +29,7 @@ Exact = int | float | str
 
 @dataclass(frozen=True)
 class Fact:
-    """An exact fact as the post has it and as it is here. why: what explains that they differ.
+    """An exact fact as the post has it and as it is here. why: the reason for a difference.
 
     source: where the post's value comes from; None where its table, or a sentence beside it, states it.
     """
@@ -45,11 +45,11 @@ class Fact:
 def judge(
     what: str, post: Exact, here: Exact, *, rule: Exact | None = None, why: str = "", source: Source | None = None
 ) -> Fact:
-    """`here` beside the post's value.
+    """Compare `here` with the post's value, and return the fact with its verdict.
 
-    rule: what must come out here, computed from what is known to differ (versions, sizes), the post's value if None;
-    why: the rule in a few words. Equal to the post's is EQUAL, and shows no why; equal to the rule is EXPLAINED; else
-    DIFFERENT. source: of the post's value.
+    rule: the value that must come out here, computed from known differences (versions, sizes); None: the post's value.
+    why: the rule in a few words. source: of the post's value. The verdict is EQUAL if here equals the post's value, and
+    then shows no why; EXPLAINED if it equals the rule; else DIFFERENT.
     """
     rule = post if rule is None else rule
     verdict = EQUAL if here == post else EXPLAINED if here == rule else DIFFERENT
@@ -61,7 +61,7 @@ def judge(
 def judge_claim(
     about: Mapping[str, Any], name: str, what: str, here: Exact, *, rule: Exact | None = None, why: str = ""
 ) -> Fact:
-    """`here` beside one of the post's facts, by its name in about.json ("claims.faster_order"); as judge."""
+    """Judge `here` against one of the post's facts, by its name in about.json ("claims.faster_order"), with `judge`."""
     posted: Any = about
     for part in name.split("."):
         posted = posted[part]
@@ -70,9 +70,9 @@ def judge_claim(
 
 @dataclass(frozen=True)
 class Time:
-    """A time or a rate of the post's machine and of this one; floor: the best that this machine could do, where known.
+    """A time or rate of the post's machine and of this one. floor: the best that this machine could do, where known.
 
-    All three in `unit`. post is None where the post does not say, here where this machine could not measure it.
+    All three are in `unit`. post is None where the post does not say, here where this machine could not measure it.
     source: as of a Fact.
     """
 
@@ -85,7 +85,7 @@ class Time:
 
     @property
     def ratio(self) -> float | None:
-        """here / post."""
+        """Ratio here / post; None if either is missing."""
         return self.here / self.post if self.post and self.here is not None else None
 
     @property
@@ -107,12 +107,12 @@ class Grid:
 
     @classmethod
     def of(cls, frame: pd.DataFrame) -> Grid:
-        """A frame's columns and rows. What it lacks (NaN) is None."""
+        """Make a grid of a frame's columns and rows, with None for NaN."""
         return cls(list(frame.columns), frame.astype(object).where(frame.notna(), None).to_numpy().tolist())
 
     @classmethod
     def of_runs(cls, what: str, runs: Mapping[str, Sequence[float]], decimals: int) -> Grid:
-        """Median, least and most of each row's figures; a row without any is left out. One run has no spread."""
+        """Show median, least and most of each row's figures; a row without any is left out. One run has no spread."""
         rows: list[tuple[Exact | None, ...]] = []
         for name, figures in runs.items():
             spread = [round(of(figures), decimals) for of in (min, max)] if len(figures) > 1 else [None, None]
@@ -121,25 +121,25 @@ class Grid:
 
 
 def change(before: Sequence[float], after: Sequence[float]) -> str | None:
-    """Change of the median, such as "+2.4%"; None for a single run, which has no spread to tell a change from noise."""
+    """Return the change of the median, such as "+2.4%"; None for a single run, whose noise is not known."""
     return None if min(len(before), len(after)) < 2 else f"{median(after) / median(before) - 1:+.1%}"
 
 
 def change_verdict(before: Sequence[float], after: Sequence[float]) -> str:
-    """The words of bench.verdict for figures that are no speeds."""
+    """Judge a change of figures that are no speeds, in the words of bench.verdict: "higher", "lower"."""
     return verdict(before, after, "higher", "lower")
 
 
 @dataclass(frozen=True)
 class Image:
-    """png: its bytes. alt: what it shows, in words, for readers who do not see it."""
+    """A picture. png: its bytes. alt: what it shows, in words, for readers who do not see it."""
 
     png: bytes
     alt: str
 
     @classmethod
     def of(cls, figure: Figure, alt: str) -> Image:
-        """Without its software's version, so that the same figure is the same bytes."""
+        """Make the image of a figure without its software's version, so that the same figure gives the same bytes."""
         png = io.BytesIO()
         figure.savefig(png, format="png", dpi=110, metadata={"Software": None})
         return cls(png.getvalue(), alt)
@@ -171,8 +171,11 @@ class NotRun:
 
 @dataclass(frozen=True)
 class PostReport:
-    """The reproduction of one post. about: the post's facts; arguments: what this run chose; the rest is where it ran,
-    as from bench.provenance.describe_host."""
+    """The reproduction of one post.
+
+    about: the post's facts. arguments: what this run chose. The rest says where it ran, as from
+    bench.provenance.describe_host.
+    """
 
     post: str
     about: dict[str, Any]
@@ -192,7 +195,7 @@ class PostReport:
 
     @property
     def verdicts(self) -> Counter[str]:
-        """How many facts are equal, explained, different."""
+        """How many facts are equal, explained and different."""
         return Counter(fact.verdict for section in self.sections for fact in section.facts)
 
     @property
@@ -201,7 +204,7 @@ class PostReport:
         return [(s.title, fact) for s in self.sections for fact in s.facts if fact.verdict == DIFFERENT]
 
     def to_json(self) -> str:
-        """What was measured, raw samples included, without the text and the images around it."""
+        """Write what was measured as JSON, raw samples included, without the text and the images around it."""
         data = asdict(self)
         for section in data["sections"]:
             del section["images"], section["markdown"]

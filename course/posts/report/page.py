@@ -1,4 +1,4 @@
-"""A report's Markdown as one HTML page that needs nothing else: no script, no network."""
+"""Makes one HTML page of a report's Markdown, which needs nothing else: no script, no network."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STYLE = Path(__file__).with_name("page.css")
 
 
 def to_page(markdown: str, title: str, images: Iterable[Image] = ()) -> str:
-    """markdown: as to_markdown writes it. images: the report's, in order."""
+    """Make the page. markdown: as to_markdown writes it. images: the report's, in order."""
     renderer = PageRenderer(images)
     body = mistune.create_markdown(renderer=renderer, plugins=["table"])(markdown)
     links = "".join(f'<li><a href="#part-{i}">{part}</a></li>' for i, part in enumerate(renderer.parts, 1))
@@ -51,7 +51,7 @@ def to_page(markdown: str, title: str, images: Iterable[Image] = ()) -> str:
 
 
 class PageRenderer(mistune.HTMLRenderer):
-    """parts: the headings of the second level, each an anchor. The rest is what Markdown has no words for."""
+    """Renders headings, images and tables as the page needs them. parts: the headings of level 2, each an anchor."""
 
     def __init__(self, images: Iterable[Image]) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class PageRenderer(mistune.HTMLRenderer):
         return super().paragraph(text)
 
     def emphasis(self, text: str) -> str:
-        """The line that stands for an image, and nothing else that a report emphasizes."""
+        """Put the image in place of the line that stands for it. A report emphasizes nothing else."""
         if not text.startswith(PICTURE):
             return super().emphasis(text)
         image = next(self._images)
@@ -100,7 +100,7 @@ class PageRenderer(mistune.HTMLRenderer):
         return f'<pre tabindex="0"><code>{_code(code.rstrip())}</code></pre>\n'
 
     def table(self, text: str) -> str:
-        """What is wider than the page is scrolled, with the keyboard too."""
+        """Wrap the table, so that one wider than the page can be scrolled, with the keyboard too."""
         title, self._title = self._title, NO_TITLE
         return f'<div class="scroll" role="region" tabindex="0" aria-label="{title}"><table>{text}</table></div>\n'
 

@@ -1,4 +1,4 @@
-"""What a reproduction is given: the machine, the model, the stages, and how much time it may take."""
+"""The inputs of a reproduction: the machine, the model, the stages, and how much time it may take."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from .template import Values, templates, written
 
 @dataclass(frozen=True)
 class Setting:
-    """device: where to run. model: a spec, None for what the post's reproduction chooses for that device.
+    """device: where to run. model: a spec; None for what the post's reproduction chooses for that device.
 
-    quick: fewer tokens and repeats. stages: by short name ("s04"), handed in, for the library imports no stage.
-    say: told in a line what is being done.
+    quick: use fewer tokens and repeats. stages: by short name ("s04"); they are handed in, as the library imports no
+    stage. say: called with a line about what is being done.
     """
 
     device: torch.device
@@ -46,7 +46,7 @@ class Setting:
     def engine(
         self, model: str, num_seqs: int, tokens: int, dtype: str | None = None, max_model_len: int | None = None
     ) -> PlannedEngine:
-        """On this device, with room for num_seqs sequences that have so many tokens cached."""
+        """Plan an engine on this device, with room for num_seqs sequences that have so many tokens cached."""
         blocks = -(-tokens // BLOCK_SIZE)
         return PlannedEngine(
             model=model,
@@ -59,14 +59,14 @@ class Setting:
         )
 
     def load(self, config: PlannedEngine) -> Model:
-        """Raises ValueError for a model that is not found or does not fit."""
+        """Load the engine's model. Raises ValueError for a model that is not found or does not fit."""
         self.say(f"loading {config.model} in {config.dtype}")
         return load_model(config.model, device=config.device, dtype=getattr(torch, config.dtype))
 
     def report(
         self, post: str, arguments: dict[str, Any], measured: Sequence[Values], not_run: Sequence[NotRun]
     ) -> PostReport:
-        """The finished report, with where and when it ran. measured: the values of each section of its template."""
+        """Make the finished report, with where and when it ran. measured: the values of each section's template."""
         sections = [written(template, values) for template, values in zip(templates(post), measured, strict=True)]
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         arguments = {"device": str(self.device), "quick": self.quick, **arguments}

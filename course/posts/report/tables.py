@@ -1,4 +1,4 @@
-"""The tables of a report, as every one of its faces shows them: which columns there are, and how values are written.
+"""The tables that every form of a report shows: their columns, and how values are written.
 
 A value under "post" that the post does not state has a mark, and `notes` says below the table what it is.
 """
@@ -19,7 +19,7 @@ MARKS = "†‡§¶"
 
 
 def facts_table(facts: Sequence[Fact]) -> TextTable:
-    """Beside `notes`. The column `why` is left out where no fact needs one."""
+    """Make the table of facts, above `notes`. The column `why` is left out where no fact needs one."""
     columns: list[Column | str] = ["what", _post_column(facts), Column("here", verbatim), "verdict"]
     posted = _posted(facts, verbatim)
     rows: list[tuple[Exact | None, ...]] = [(f.what, p, f.here, f.verdict) for f, p in zip(facts, posted, strict=True)]
@@ -30,32 +30,32 @@ def facts_table(facts: Sequence[Fact]) -> TextTable:
 
 
 def different_table(different: Sequence[tuple[str, Fact]]) -> TextTable:
-    """Table of PostReport.different."""
+    """Make the table of PostReport.different."""
     facts = [fact for _, fact in different]
     rows = [(part, fact.what, posted_text(fact), fact.here, fact.why) for part, fact in different]
     return TextTable.of(["part", "what", _post_column(facts), Column("here", verbatim), "why"], rows)
 
 
 def posted_text(fact: Fact) -> str:
-    """The post's value where no notes follow: "448 (computed)"."""
+    """Write the post's value where no notes follow: "448 (computed)"."""
     source = fact.source
     return verbatim(fact.post) + ("" if source is None or source.is_stated else f" ({KINDS[source.kind]})")
 
 
 def notes(rows: Sequence[Fact | Time]) -> list[str]:
-    """What each mark of their table means."""
+    """Explain each mark of the table, one a line."""
     return [f"{mark} {source}" for source, mark in marks(rows).items()]
 
 
 def marks(rows: Sequence[Fact | Time]) -> dict[Source, str]:
-    """A mark for each source of values that the post does not state, in order of appearance."""
+    """Return a mark for each source of values that the post does not state, in order of appearance."""
     known = (row.source for row in rows if row.post is not None)
     sources = dict.fromkeys(source for source in known if source and not source.is_stated)
     return {source: MARKS[i % len(MARKS)] * (1 + i // len(MARKS)) for i, source in enumerate(sources)}
 
 
 def _posted(rows: Sequence[Fact | Time], show: Callable[[Any], str]) -> list[str | None]:
-    """The column "post": values with their marks."""
+    """Write the column "post": values with their marks."""
     of: Mapping[Any, str] = marks(rows)
     return [None if row.post is None else " ".join(filter(None, (show(row.post), of.get(row.source)))) for row in rows]
 
@@ -65,7 +65,7 @@ def _post_column(rows: Sequence[Fact | Time]) -> Column:
 
 
 def times_table(times: Sequence[Time]) -> TextTable:
-    """Beside `notes`. The two columns of the floor are left out where no row has one."""
+    """Make the table of times, above `notes`. The two columns of the floor are left out where no row has one."""
     columns = [
         Column("what"),
         Column("unit"),

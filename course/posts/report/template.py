@@ -1,4 +1,4 @@
-"""Text that is filled with what was measured: a post's report.md, section by section, and report.md here around it.
+"""Fills text with what was measured: a post's report.md, section by section, and report.md here around it.
 
 In a template `{{ value }}` is a value's text, so that Markdown shows it as it is. A section's template also has
 `{{ facts }}` and `{{ times }}`, which are their tables and notes; `{{ table(rows, "column", ...) }}` or
@@ -33,7 +33,7 @@ Values = Mapping[str, Any]
 
 
 class Markdown(str):
-    """Markdown already, which is not escaped again; jinja2 knows such text by its __html__, and a macro's has one."""
+    """Text that is Markdown already and not escaped again: jinja2 knows it by its __html__, and a macro's has one."""
 
     def __html__(self) -> str:
         return self
@@ -69,13 +69,13 @@ ENVIRONMENT.filters |= {"fenced": _fenced, "code": _code}
 
 
 def templates(post: str) -> list[str]:
-    """The sections of the post's report.md, each from its heading on. What stands before the first belongs to each."""
+    """Read the sections of the post's report.md, each from its heading on, with the text before the first heading."""
     shared, *sections = re.split("(?m)^(?=## )", (POSTS / f"post{post}" / "report.md").read_text(encoding="utf-8"))
     return [shared + section for section in sections]
 
 
 def written(template: str, values: Values) -> Section:
-    """A section of a report. values: what its template names; among them facts, times and samples, if there are any."""
+    """Write a section of a report. values: what its template names, with facts, times and samples if there are any."""
     facts, times = values.get("facts", ()), values.get("times", ())
     grids: list[Grid] = []
     images: list[Image] = []
@@ -98,7 +98,7 @@ def written(template: str, values: Values) -> Section:
 
 
 def _noted(title: str, rows: Sequence[Fact] | Sequence[Time], table_of: Any) -> Markdown:
-    """The rows as a table with its title, and its notes."""
+    """Write the rows as a table with its title and notes."""
     return Markdown("\n\n".join([f"**{title}**", _table(table_of(rows)), *map(markdown_text, notes(rows))]))
 
 
@@ -107,7 +107,7 @@ def _table(table: TextTable) -> Markdown:
 
 
 def to_markdown(report: PostReport, command: str) -> str:
-    """command: what to type to run this again."""
+    """Write the report as Markdown. command: what to type to run this again."""
     return ENVIRONMENT.get_template("report/report.md").render(
         report=report,
         about={name: _known(report.about, name) for name in ("model", "hardware", "torch")},
@@ -121,6 +121,6 @@ def to_markdown(report: PostReport, command: str) -> str:
 
 
 def _known(about: Mapping[str, Any], name: str) -> str:
-    """A fact, and what it comes from if the post does not state it."""
+    """Write a fact, and where it comes from if the post does not state it."""
     source = source_of(about, name) if about.get(name) else None
     return fact_text(about, name) if source is None or source.is_stated else f"{about[name]} ({source})"

@@ -11,7 +11,7 @@ from .tables import notes, posted_text, times_table
 
 
 def summary(report: PostReport, width: int | None = None) -> str:
-    """width: of the terminal; wider tables are folded."""
+    """Write the report for a terminal. width: of the terminal; wider tables are folded."""
     timed = [section for section in report.sections if section.times]
     tables = ["\n".join((s.title, times_table(s.times).text(width), *notes(s.times))) for s in timed]
     not_run = [f"not run: {part.what}: needs {part.needs}" for part in report.not_run]
