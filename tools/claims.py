@@ -1,4 +1,4 @@
-"""Does a section show what its heading claims? "Prove it faster" and "Where it loses", held against their own tables.
+"""Checks that a section shows what its heading claims: "Prove it faster" and "Where it loses" against their own tables.
 
 A claim that the run may refute has to be computed (teach.say): then the page says what this run shows.
 """
@@ -17,11 +17,11 @@ SPEED, AGAINST = "speed", "against the first"
 
 
 def unproved_claims(nb: NotebookNode, lesson: str) -> list[str]:
-    """Find each heading that promises a gain where the lesson's stage is slower, or a loss where no row of
-    compare_shapes is slower; each with its cell among all cells, if no computed sentence says so. A gain may also be
-    denied by the prose: what is always slower need not be computed.
+    """Find each heading whose claim the lesson's tables refute, with its cell among all cells.
 
-    lesson: two digits, as in s09_numba_paged.
+    It promises a gain where the lesson's stage is slower, or a loss where no row of compare_shapes is slower, and no
+    computed sentence says so. The prose may also deny a gain: what is always slower need not be computed. lesson: two
+    digits, as in s09_numba_paged.
     """
     found = []
     for heading, cells in claims(nb):
@@ -38,8 +38,10 @@ def unproved_claims(nb: NotebookNode, lesson: str) -> list[str]:
 
 
 def claims(nb: NotebookNode) -> Iterator[tuple[str, list[tuple[int, NotebookNode]]]]:
-    """(heading, its code cells with their numbers), for a section that claims a gain, and for each point, which begins
-    in bold, of one that claims losses."""
+    """Yield (heading, its code cells with their numbers) for each claim.
+
+    A claim is a section that claims a gain, and each point, which begins in bold, of a section that claims losses.
+    """
     heading, cells = "", []
     for number, cell in enumerate(nb.cells):
         if cell.cell_type == "code":
@@ -58,26 +60,26 @@ def claims(nb: NotebookNode) -> Iterator[tuple[str, list[tuple[int, NotebookNode
 
 
 def prose_after(nb: NotebookNode, cells: list[tuple[int, NotebookNode]]) -> str:
-    """The first text after the cells of a claim's first table."""
+    """Return the first text after the cells of a claim's first table."""
     texts = [cell.source for cell in nb.cells[cells[0][0] :] if cell.cell_type == "markdown"] if cells else []
     return texts[0] if texts else ""
 
 
 def slower_last(table: list[dict[str, str]], lesson: str) -> str:
-    """The race's sentence on the lesson's stage where that is slower than the first; "" elsewhere."""
+    """Return the race's sentence on the lesson's stage if it is slower than the first stage; else ""."""
     said = {row["stage"]: row[AGAINST] for row in table if AGAINST in row and row["stage"].startswith(f"s{lesson}_")}
     return "; ".join(f"{stage} is {verdict}" for stage, verdict in said.items() if "slower" in verdict)
 
 
 def speeds_of(table: list[dict[str, str]]) -> list[float]:
-    """The speeds of a compare_shapes table, without the rows that they are against."""
+    """List the speeds of a compare_shapes table, without the rows that the others are compared with."""
     ratio = re.compile(r"×\d+\.\d+")
     shown = [float(row[SPEED][1:]) for row in table if "stage" in row and ratio.fullmatch(row.get(SPEED, ""))]
     return [speed for speed in shown if speed != 1]
 
 
 def tables(cell: NotebookNode) -> Iterator[list[dict[str, str]]]:
-    """The rows of each table in a cell's live view, by the names of their columns."""
+    """Yield the rows of each table in a cell's live view, as dicts by column name."""
     for output in cell.outputs:
         page = "".join(output.get("data", {}).get("text/html", "")).split("<details>")[0]
         rows = [[re.sub(r"<[^>]*>", "", text).strip() for text in CELL.findall(row)] for row in ROW.findall(page)]

@@ -21,7 +21,7 @@ SETUP = """# For Colab: fetches the course and what it needs, in a few minutes. 
 
 
 def for_colab(nb: NotebookNode, repository: str) -> NotebookNode:
-    """A copy with the set-up cell above all others."""
+    """Copy the notebook with the set-up cell above all others."""
     cell = nbformat.v4.new_code_cell(SETUP.format(repository=repository), id="colab-setup")
     return nbformat.from_dict({**nb, "cells": [cell, *nb.cells]})
 

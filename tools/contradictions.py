@@ -1,4 +1,4 @@
-"""Do recorded notebooks contradict themselves or each other? What can be read of their outputs without running them.
+"""Finds contradictions in and between recorded notebooks, as far as their outputs show them without a run.
 
 Exact facts are compared as they stand in text/plain, floors within the gate of tools.quiet.
 """
@@ -41,7 +41,7 @@ LITERALS = (ast.List, ast.BinOp, ast.Constant, ast.operator, ast.expr_context)
 
 
 class Said(NamedTuple):
-    """A statement: its cell among all cells, what it is about, and what is said of it."""
+    """A statement: its cell among all cells, its subject, and the value stated."""
 
     where: str
     about: Any
@@ -49,9 +49,9 @@ class Said(NamedTuple):
 
 
 def failed_checks(nb: NotebookNode) -> list[str]:
-    """Lines by which a cell that is no exercise says that something is not as claimed, each with its cell.
+    """List the lines in which a cell says that something is not as claimed, each with its cell; exercises are left out.
 
-    A printed `: False`, a formula that does not explain its number, a stage of the course with wrong tokens.
+    Such a line is a printed `: False`, a formula that does not explain its number, or a course stage with wrong tokens.
     """
     failed = []
     for number, cell in enumerate(nb.cells):
@@ -64,8 +64,11 @@ def failed_checks(nb: NotebookNode) -> list[str]:
 
 
 def cold_timings(nb: NotebookNode) -> list[str]:
-    """Timed objects that were not warm, each with its cell: runs that say that they captured graphs, and charts
-    whose steps are called replayed, though many take as long as a capture."""
+    """List timed objects that were not warm, each with its cell.
+
+    These are runs that say that they captured graphs, and charts whose steps are called replayed, though many take as
+    long as a capture.
+    """
     found = []
     for number, cell in enumerate(nb.cells):
         for output in cell.get("outputs", []):
@@ -80,16 +83,16 @@ def cold_timings(nb: NotebookNode) -> list[str]:
 
 
 def replayed_times(spec: dict[str, Any]) -> list[float]:
-    """ms of the points of a chart of step times (draw_step_times) whose step is said to be replayed."""
+    """List the times in ms of a step-time chart's points (draw_step_times) whose step is said to be replayed."""
     values = spec.get("data", {}).get("values", "")
     rows = list(csv.DictReader(io.StringIO(values))) if isinstance(values, str) else []
     return [float(row["ms"]) for row in rows if REPLAYED in (row.get("step") or "") and "ms" in row]
 
 
 def counts(name: str, nb: NotebookNode) -> Iterator[Said]:
-    """Ops of one decode step, from races and compare_shapes: what stands twice has to be the same.
+    """Yield the ops of one decode step, from races and compare_shapes; what stands twice has to be the same.
 
-    By the row's own name; and, for sequences of one length, by the stage, the model's name in this notebook, the
+    Each stands under its row's name; for sequences of one length also under the stage, the model's name in this notebook, the
     number of sequences, and the blocks that each of them fills.
     """
     for number, cell in enumerate(nb.cells):
@@ -118,7 +121,7 @@ def counts(name: str, nb: NotebookNode) -> Iterator[Said]:
 
 
 def rates(name: str, nb: NotebookNode, config: ModelConfig) -> Iterator[Said]:
-    """The machine's rates, in 1e9 a second: as printed, and as they follow from the floors of races.
+    """Yield the machine's rates in 1e9 a second: as printed, and as the floors of races imply.
 
     A race is of the model that it names, if the notebook loads that one under this name, else of config's. What is
     read again and again has a rate for each power of two of MiB, since caches have sizes.
@@ -144,7 +147,7 @@ def rates(name: str, nb: NotebookNode, config: ModelConfig) -> Iterator[Said]:
 
 
 def contradictions(said: Iterable[Said]) -> list[str]:
-    """Find what is said twice and differently: numbers that lie `apart`, other values that are not equal."""
+    """Find what is stated twice and differently: numbers that lie `apart`, and other values that are not equal."""
     by_subject = defaultdict(list)
     for one in said:
         by_subject[one.about].append(one)
@@ -159,12 +162,12 @@ def contradictions(said: Iterable[Said]) -> list[str]:
 
 
 def texts(cell: NotebookNode) -> list[str]:
-    """Plain texts of a code cell, one per output."""
+    """List the plain texts of a code cell, one per output."""
     return [output.get("text") or output.get("data", {}).get("text/plain", "") for output in cell.outputs]
 
 
 def table(text: str) -> tuple[str, list[dict[str, str]]]:
-    """Title and rows of a Table's text/plain, whose columns stand above dashes; no rows when the text is no table."""
+    """Parse title and rows of a Table's text/plain, whose columns stand above dashes; no rows if it is no table."""
     lines = text.splitlines()
     dashes = next((n for n, line in enumerate(lines) if n and re.fullmatch(r"-+(  +-+)*", line)), None)
     if dashes is None:
@@ -175,7 +178,7 @@ def table(text: str) -> tuple[str, list[dict[str, str]]]:
 
 
 def call(source: str, functions: tuple[str, ...]) -> str | None:
-    """The source of the second argument, the model, of the first call of teach.<one of functions>."""
+    """Return the source of the second argument, the model, of the first call of teach.<one of functions>."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in functions:
             return ast.unparse(node.args[1])
@@ -183,7 +186,7 @@ def call(source: str, functions: tuple[str, ...]) -> str | None:
 
 
 def literal_lists(source: str) -> dict[str, list[int]]:
-    """The items of dicts in the source that are lists of numbers, written such as [8] * 7 + [200]."""
+    """Collect the items of dicts in the source that are lists of numbers, written such as [8] * 7 + [200]."""
     found = {}
     for node in ast.walk(ast.parse(source)):
         for key, value in zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ():

@@ -50,9 +50,9 @@ class TimedDashboard(Dashboard):
 def overhead(
     stage: str, model: str, batch_size: int, prompt_len: int, max_new_tokens: int, repeats: int, cpu_time: bool
 ) -> dict[str, Any]:
-    """Decode the batch alone and under a dashboard `repeats` times each; raw samples and their medians.
+    """Decode the batch alone and under a dashboard `repeats` times each; return raw samples and their medians.
 
-    seconds: from the end of a batch's first decode step to the end of its last one, what is between steps included.
+    seconds: from the end of a batch's first decode step to the end of its last one, with the time between steps.
     """
     from IPython.display import display
 
@@ -74,7 +74,7 @@ def overhead(
 
 
 def summary(samples: list[dict[str, Any]]) -> dict[str, float]:
-    """Medians over the repeats. slowdown: 0.01 is 1% longer under the dashboard."""
+    """Compute medians over the repeats. slowdown: 0.01 is 1% longer under the dashboard."""
     alone, watched = ([s for s in samples if s["name"] == name] for name in ("alone", "dashboard"))
     seconds = [median(s["seconds"] for s in group) for group in (alone, watched)]
     return {
@@ -87,7 +87,7 @@ def summary(samples: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def _alone(settings: RunSettings, clock: Clock) -> dict[str, Any]:
-    """Decode in a thread, on new weights, as under the dashboard: where memory lies is worth a few percent."""
+    """Decode in a thread on new weights, as under the dashboard: their place in memory is worth a few percent."""
     ends: list[float] = []
 
     def decode() -> None:

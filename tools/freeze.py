@@ -44,7 +44,7 @@ PACKED_PRODUCT = "mkldnn::_linear_pointwise"  # counts as a linear layer: not ev
 
 
 def frozen() -> dict[str, Any]:
-    """FROZEN.toml, parsed; empty before anything was frozen."""
+    """Parse FROZEN.toml; empty before anything was frozen."""
     return tomllib.loads(FROZEN.read_text(encoding="utf-8")) if FROZEN.exists() else {}
 
 
@@ -57,7 +57,7 @@ def source_file(stage: type[Stage]) -> Path:
 
 
 def facts(stage_class: type[Stage]) -> dict[str, Any]:
-    """The stage's sha256, tokens and op counts, computed now."""
+    """Compute the stage's sha256, tokens and op counts as they are now."""
     model, tokenizer = load_model("tiny"), load_tokenizer("tiny")
     params = SamplingParams(max_tokens=MAX_TOKENS, ignore_eos=True)
     prompts = [tokenizer.encode(text).ids for text in PROMPTS]

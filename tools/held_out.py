@@ -34,7 +34,7 @@ UNSEEN, SHORTEST = 40, 15  # paragraphs, and words of each at least
 
 
 def drawn_texts(model: Model, first: int, number: int, length: int, seed: int) -> list[list[int]]:
-    """Token ids of `number` texts of 1 + length tokens, the first of which is given."""
+    """Draw `number` texts as token ids: `first`, and after it `length` tokens from the model."""
     generator = torch.Generator().manual_seed(seed)
     texts = []
     for _ in range(number):
@@ -47,7 +47,7 @@ def drawn_texts(model: Model, first: int, number: int, length: int, seed: int) -
 
 
 def unseen_paragraphs() -> list[str]:
-    """All paragraphs that were left out, in the order of their files."""
+    """List all paragraphs that were left out, in the order of their files."""
     known = {run for document in collect() for paragraph in document.split("\n") for run in runs(paragraph)}
     found: dict[str, None] = {}
     for paragraph in _left_out():
@@ -59,7 +59,7 @@ def unseen_paragraphs() -> list[str]:
 
 
 def runs(paragraph: str) -> set[tuple[str, ...]]:
-    """SHARED words in a row, wherever they begin."""
+    """Return every SHARED words in a row, wherever they begin."""
     words = re.findall(r"\w+", paragraph.lower())
     return {tuple(words[i : i + SHARED]) for i in range(len(words) - SHARED + 1)}
 
@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def _lines(value: Any) -> str:
-    """JSON, each text of a list on a line."""
+    """Write JSON with each text of a list on its own line."""
     if not isinstance(value, list):
         return json.dumps(value)
     return "[\n" + ",\n".join(f"    {json.dumps(text)}" for text in value) + "\n  ]"

@@ -1,4 +1,4 @@
-"""Running a notebook from the command line, the same way for recording, comparing and checking solutions."""
+"""Runs a notebook from the command line, in the same way for recording, comparing and checking solutions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SKIP_TAG = "nbval-skip"
 
 
 class OwnInterpreter(AsyncKernelManager):
-    """Kernels of the interpreter that runs this. A kernelspec named python3 may belong to another environment."""
+    """Starts kernels of the interpreter that runs this; a kernelspec python3 may belong to another environment."""
 
     @property
     def kernel_spec(self) -> KernelSpec:
@@ -26,7 +26,7 @@ class OwnInterpreter(AsyncKernelManager):
 
 
 def notebook_client(nb: NotebookNode, folder: Path, timeout: float = 600) -> NotebookClient:
-    """A client that runs nb in place with `folder` as the working directory. timeout: of one cell, in seconds.
+    """Make a client that runs nb in place with `folder` as the working directory. timeout: of one cell, in seconds.
 
     Cells tagged nbval-skip are left as they are. Start its kernel with env=kernel_env().
     """
@@ -47,14 +47,14 @@ def notebook_client(nb: NotebookNode, folder: Path, timeout: float = 600) -> Not
 
 
 def kernel_env() -> dict[str, str]:
-    """This process's environment without pytest's own variables: ipykernel behaves differently when it sees them.
+    """Return this process's environment without pytest's variables, with which ipykernel would behave differently.
 
-    What such a run checks or guesses is no learner's progress.
+    What such a run checks or guesses does not count as a learner's progress.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     return kept | {journal.PLACE: journal.OFF}
 
 
 def plain_text(cell: dict[str, Any]) -> list[str]:
-    """The text/plain of each output that a cell displays."""
+    """List the text/plain of each output that a cell displays."""
     return [output["data"]["text/plain"] for output in cell["outputs"] if "text/plain" in output.get("data", {})]

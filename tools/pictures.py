@@ -1,4 +1,4 @@
-"""Pictures of lessons on the README and in docs are what the lessons recorded: tools.record copies them from there."""
+"""Copies pictures of lessons to the README and docs: tools.record takes them from what the lessons recorded."""
 
 from __future__ import annotations
 

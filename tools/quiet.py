@@ -1,4 +1,4 @@
-"""Was the machine quiet while a notebook was recorded? What its races say of it: spreads, twins, and floors."""
+"""Tells from a notebook's races whether the machine was quiet while they were recorded: spreads, twins, and floors."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ STAGE = re.compile(r"s\d\d_")
 
 
 def busy_signs(nb: NotebookNode) -> list[str]:
-    """Signs of a busy machine, a line each, by code cell as pytest --nbval counts them.
+    """List signs of a busy machine, a line each, by code cell as pytest --nbval counts them.
 
-    Runs of one contender that lie far apart; twins that a race tells apart, a stage and a learner's class in a notebook
-    where exercises are unsolved, so that both run the same code; floors of one shape that differ.
+    Runs of one contender that lie far apart; twins that a race tells apart (a stage and a learner's class, in a
+    notebook where exercises are unsolved, so that both run the same code); floors of one shape that differ.
     """
     signs = []
     floors: dict[str, list[float]] = defaultdict(list)
@@ -41,7 +41,7 @@ def busy_signs(nb: NotebookNode) -> list[str]:
 
 
 def races(nb: NotebookNode) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(number of the code cell, spec of its SpeedBars) of every finished race."""
+    """Yield (number of the code cell, spec of its SpeedBars) of every finished race."""
     code = [cell for cell in nb.cells if cell.cell_type == "code"]
     for number, cell in enumerate(code):
         for output in cell.outputs:
@@ -51,7 +51,7 @@ def races(nb: NotebookNode) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def warnings(nb: NotebookNode) -> Iterator[tuple[int, str]]:
-    """(number of the code cell, sentence) of every page that says the machine was busy."""
+    """Yield (number of the code cell, sentence) of every page that says the machine was busy."""
     for number, cell in enumerate(cell for cell in nb.cells if cell.cell_type == "code"):
         for output in cell.outputs:
             if said := re.search(f"{BUSY}: [^<]*", output.get("data", {}).get("text/html", "")):
@@ -59,7 +59,10 @@ def warnings(nb: NotebookNode) -> Iterator[tuple[int, str]]:
 
 
 def are_twins(names: list[str]) -> bool:
-    """A stage and a learner's class, which is the stage until its exercise is solved. The engine is other code."""
+    """Tell whether these are a stage and a learner's class, which is the stage until its exercise is solved.
+
+    The engine is other code.
+    """
     if len(names) != 2 or not STAGE.match(names[0]):
         return False
     other = names[1]
@@ -67,7 +70,7 @@ def are_twins(names: list[str]) -> bool:
 
 
 def clearly_apart(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether the gap between two bars' ranges is more than half the wider one.
+    """Tell whether the gap between two bars' ranges is more than half the wider one.
 
     A race's own verdict tells twins apart 1 time in 10 on any machine, so it is no sign of a busy one; this, with the
     noise of a quiet machine, comes 1 time in 40.

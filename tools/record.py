@@ -29,11 +29,11 @@ VOLATILE = ("execution", "ExecuteTime", "collapsed", "scrolled", "trusted", "vsc
 
 
 class RecordingFailed(Exception):
-    """The message names the notebook, the cell and what happened."""
+    """A notebook was not recorded. The message names the notebook, the cell and what happened."""
 
 
 def record(path: Path) -> list[str]:
-    """Run a notebook and write it back; notes for its author. Raises RecordingFailed, and path is as it was."""
+    """Run a notebook, write it back, return notes for its author. If it raises RecordingFailed, path is as it was."""
     nb = read(path)
     client = notebook_client(nb, path.parent)
     last: list[int] = []
@@ -53,7 +53,7 @@ def record(path: Path) -> list[str]:
 
 
 def read(path: Path) -> NotebookNode:
-    """Raises RecordingFailed when it is no notebook, or one without cell ids."""
+    """Read a notebook. Raises RecordingFailed if it is no notebook, or one without cell ids."""
     try:
         nb = nbformat.read(path, as_version=nbformat.NO_CONVERT)
     except (OSError, ValueError, AttributeError) as error:
@@ -65,7 +65,7 @@ def read(path: Path) -> NotebookNode:
 
 
 def this_machine() -> str:
-    """What times recorded here are of, for readers who have not run the notebook."""
+    """Name the machine whose times are recorded here, for readers who have not run the notebook."""
     host = describe_host(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     return f"{host['device']}, torch {host['versions']['torch']}"
 
@@ -102,7 +102,7 @@ def _stderr(cell: NotebookNode) -> bool:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit status 1 when a notebook failed; the others are recorded all the same."""
+    """Record the notebooks. The exit status is 1 if one failed; the others are recorded all the same."""
     parser = argparse.ArgumentParser(prog="python -m tools.record", description=__doc__.splitlines()[0])
     parser.add_argument("notebooks", nargs="+", type=Path)
     failed = 0

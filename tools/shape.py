@@ -33,7 +33,7 @@ class Shape:
 
     @property
     def words(self) -> int:
-        """Words of prose on the core path."""
+        """Number of words of prose on the core path."""
         return sum(len(each.cell.source.split()) for each in self.core if not each.is_code)
 
     @property
@@ -42,7 +42,7 @@ class Shape:
 
     @property
     def num_code_cells(self) -> int:
-        """Code cells on the core path, those of exercises left out."""
+        """Number of code cells on the core path, without those of exercises."""
         return sum(each.is_code and not each.is_exercise for each in self.core)
 
     @property
@@ -53,7 +53,7 @@ class Shape:
 
     @property
     def setup_lines(self) -> int:
-        """Lines of code before the first section."""
+        """Number of lines of code before the first section."""
         lines = 0
         for each in self.core:
             if not each.is_code and any(level == 2 for level, _ in headings(each.cell.source)):
@@ -64,13 +64,15 @@ class Shape:
 
     @property
     def minutes(self) -> float:
-        """To read the core path and run its cells, without exercises."""
+        """Minutes to read the core path and run its cells, without exercises."""
         return self.words / WORDS_PER_MINUTE + self.num_code_cells * MINUTES_PER_CELL
 
     @property
     def odd_folds(self) -> list[str]:
-        """Folded headings without DEEPER, open ones with it, and headings that do not begin their cell: JupyterLab
-        folds whole cells."""
+        """Folded headings without DEEPER, open ones with it, and headings that do not begin their cell.
+
+        JupyterLab folds whole cells.
+        """
         odd = []
         for each in self.cells:
             for number, (_, text) in enumerate([] if each.is_code else headings(each.cell.source)):
@@ -99,7 +101,7 @@ class Shape:
 
 
 def names(source: str) -> tuple[set[str], set[str]]:
-    """Names that a cell binds at its top level or below, and names that it reads."""
+    """Collect the names that a cell binds at its top level or below, and the names that it reads."""
     bound: set[str] = set()
     read: set[str] = set()
     for node in ast.walk(ast.parse(source)):

@@ -1,4 +1,4 @@
-"""Exercises in notebooks and their answers in notebooks/solutions/<same stem>.py, and whether they fit together.
+"""Exercises in notebooks and their answers in notebooks/solutions/<same stem>.py: finds and checks both.
 
 In a notebook: the stub's cell has the tag `exercise` and the metadata {"exercise": "01.2"}; a later cell calls
 teach.check("01.2", ...). In the solutions: a line `# --- 01.2` begins the source that takes the stub's place.
@@ -22,7 +22,7 @@ SECTION = re.compile(r"^# --- (\S+)[^\S\n]*\n", re.MULTILINE)
 
 
 def parse_solutions(text: str) -> dict[str, str]:
-    """Exercise id -> source. Raises ValueError for an id that comes twice, or an empty section."""
+    """Parse exercise id -> source. Raises ValueError for an id that comes twice, or an empty section."""
     _, *parts = SECTION.split(text)
     found: dict[str, str] = {}
     for exercise_id, source in zip(parts[::2], parts[1::2], strict=True):
@@ -35,7 +35,7 @@ def parse_solutions(text: str) -> dict[str, str]:
 
 
 def stubs(nb: NotebookNode) -> dict[str, NotebookNode]:
-    """Exercise id -> the cell that the learner fills in."""
+    """Find exercise id -> the cell that the learner fills in."""
     tagged = [cell for cell in nb.cells if "exercise" in cell.metadata.get("tags", [])]
     return {str(cell.metadata.get("exercise")): cell for cell in tagged}
 
@@ -46,7 +46,7 @@ def check_cells(nb: NotebookNode, exercise_id: str) -> list[NotebookNode]:
 
 
 def fill(nb: NotebookNode, solutions: dict[str, str]) -> NotebookNode:
-    """A copy of the notebook with the solutions in place of the stubs."""
+    """Copy the notebook with the solutions in place of the stubs."""
     solved = copy.deepcopy(nb)
     for exercise_id, cell in stubs(solved).items():
         cell.source = solutions[exercise_id]
@@ -54,11 +54,11 @@ def fill(nb: NotebookNode, solutions: dict[str, str]) -> NotebookNode:
 
 
 def reached(solved: NotebookNode) -> list[int]:
-    """Numbers of the cells to run again for the solutions of a filled notebook, once all have run with the stubs.
+    """Find the cells to run again for the solutions of a filled notebook, once all have run with the stubs.
 
     These are the solutions, and in order the cells that read a name which an earlier one of these cells binds, or a
-    part of which it assigns. Where such a cell reads a name that several cells bind, the last binding before it is run
-    again, too: the name may have another's value by now. Not seen: a change by a method's call, and a function that
+    part of which it assigns. If such a cell reads a name that several cells bind, the last binding before it is run
+    again, too: the name may have another's value by now. Not found are a change by a method's call, and a function that
     calls what is bound after it.
     """
     cells = {number: names(cell.source) for number, cell in enumerate(solved.cells) if cell.cell_type == "code"}
@@ -78,7 +78,7 @@ def reached(solved: NotebookNode) -> list[int]:
 
 
 def _rebinding(cells: dict[int, tuple[set[str], set[str]]], number: int) -> set[int]:
-    """The cells that bind what a cell reads, where another cell binds the same name."""
+    """Find the last cell before that binds a name which this cell reads, if several cells bind it; for each such name."""
     found = set()
     for name in cells[number][0]:
         binding = [other for other, (_, written) in cells.items() if name in written]
@@ -89,7 +89,7 @@ def _rebinding(cells: dict[int, tuple[set[str], set[str]]], number: int) -> set[
 
 
 def names(source: str) -> tuple[set[str], set[str]]:
-    """The global names that a cell may read from earlier cells, and those that it binds or assigns a part of."""
+    """Collect the global names that a cell may read from earlier cells, and those that it binds or partly assigns."""
     read: set[str] = set()
     written: set[str] = set()
     own: set[str] = set()  # surely bound by the statements so far
@@ -108,8 +108,11 @@ def names(source: str) -> tuple[set[str], set[str]]:
 
 
 class OwnScopes(ast.NodeTransformer):
-    """Turns comprehensions into generator expressions, which read and bind the same names but have a scope of their own
-    on every Python: since 3.12 the variables of a comprehension are listed with those of the code around it."""
+    """Turns comprehensions into generator expressions, which have a scope of their own on every Python.
+
+    They read and bind the same names. Since 3.12 the variables of a comprehension are listed with those of the code
+    around it.
+    """
 
     def visit_ListComp(self, node: ast.ListComp | ast.SetComp) -> ast.GeneratorExp:
         self.generic_visit(node)
@@ -123,20 +126,20 @@ class OwnScopes(ast.NodeTransformer):
 
 
 def _globals_read(scope: SymbolTable) -> set[str]:
-    """Global names that a function, a class or a comprehension reads, inner ones included."""
+    """Collect the global names that a function, a class or a comprehension reads, inner ones included."""
     own = {name.get_name() for name in scope.get_symbols() if name.is_global() and name.is_referenced()}
     return own.union(*map(_globals_read, scope.get_children()))
 
 
 def _partly_assigned(statement: ast.stmt) -> set[str]:
-    """a and b of `a[0] = b.c = 1`."""
+    """Find the names of which a statement assigns a part: a and b of `a[0] = b.c = 1`."""
     parts = [node for node in ast.walk(statement) if isinstance(node, ast.Attribute | ast.Subscript)]
     wholes = [node for part in parts if isinstance(part.ctx, ast.Store) for node in ast.walk(part.value)]
     return {node.id for node in wholes if isinstance(node, ast.Name)}
 
 
 def find_problems(nb: NotebookNode, solutions: dict[str, str]) -> list[str]:
-    """List what does not fit, found without running anything; empty when all is well."""
+    """List what does not fit, without running anything; empty if all is well."""
     cells = stubs(nb)
     problems = [f"solution {extra} belongs to no cell tagged exercise" for extra in solutions if extra not in cells]
     tagged = sum("exercise" in cell.metadata.get("tags", []) for cell in nb.cells)
@@ -173,7 +176,7 @@ def _problems_of(nb: NotebookNode, exercise_id: str, stub: NotebookNode, solutio
 
 
 def _differences(wanted: dict[str, str], given: dict[str, str]) -> list[str]:
-    """A solution may define more than its stub: helpers, and the methods of a class that starts out empty."""
+    """List what the solution lacks of its stub. It may define more: helpers, and methods of a class that is empty."""
     problems = [] if wanted else ["the stub defines nothing"]
     for name, signature in wanted.items():
         if name not in given:
@@ -184,7 +187,7 @@ def _differences(wanted: dict[str, str], given: dict[str, str]) -> list[str]:
 
 
 def definitions(source: str) -> dict[str, str]:
-    """Definitions of a cell: name -> signature of a function, bases of a class, "" for a variable.
+    """Collect the definitions of a cell: name -> signature of a function, bases of a class, "" for a variable.
 
     Methods are named Class.method.
     """

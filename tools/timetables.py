@@ -47,14 +47,14 @@ class Part:
 
     @property
     def total(self) -> int:
-        """Minutes."""
+        """Minutes of this part."""
         exercises = sum(find(exercise).minutes for exercise in self.exercises)
         return self.minutes + self.opening + sum(self.sections.values()) + exercises
 
 
 @dataclass(frozen=True)
 class Timetable:
-    """minutes: what the day is said to take."""
+    """A day's parts. minutes: what the day is said to take."""
 
     title: str
     minutes: int
@@ -62,7 +62,7 @@ class Timetable:
 
 
 def load(path: Path = TIMETABLES) -> dict[str, Timetable]:
-    """Name -> timetable. Raises ValueError or TypeError for a part with an unknown key, or of two kinds."""
+    """Load name -> timetable. Raises ValueError or TypeError for a part with an unknown key, or of two kinds."""
     return {name: _timetable(**table) for name, table in tomllib.loads(path.read_text(encoding="utf-8")).items()}
 
 
@@ -72,7 +72,7 @@ def _timetable(title: str, minutes: int, part: list[dict[str, Any]]) -> Timetabl
 
 
 def notebook(lesson: str) -> Path:
-    """Raises ValueError when there is no such lesson."""
+    """Find a lesson's notebook. Raises ValueError if there is no such lesson."""
     found = sorted((ROOT / "notebooks").glob(f"{lesson}_*.ipynb"))
     if len(found) != 1:
         raise ValueError(f"lesson must be the number of a notebook, such as 05, got {lesson!r}")
@@ -80,13 +80,13 @@ def notebook(lesson: str) -> Path:
 
 
 def title_and_sections(lesson: str) -> tuple[str, list[str]]:
-    """The text of a lesson's first heading, and of those of level 2."""
+    """Return the text of a lesson's first heading, and the texts of its headings of level 2."""
     (_, title), *below = headings(prose(notebook(lesson)))
     return title, [text for level, text in below if level == 2]
 
 
 def render(timetable: Timetable) -> str:
-    """A Markdown table, one row per part."""
+    """Write a timetable as a Markdown table, one row per part."""
     rows = ["| from | minutes | | section (minutes) |", "|---:|---:|---|---|"]
     clock = 0
     for part in timetable.parts:
@@ -110,7 +110,7 @@ def _details(part: Part) -> str:
 
 
 def fill(text: str, timetables: dict[str, Timetable]) -> str:
-    """The text with the timetables in their places. Raises ValueError when one and the places do not match."""
+    """Put the timetables in their places in the text. Raises ValueError if one has no place, or a place has none."""
     places = [name for _, name, _ in PLACE.findall(text)]
     if sorted(places) != sorted(timetables):
         raise ValueError(f"text must have a place for each of {sorted(timetables)}, it has {sorted(places)}")

@@ -105,7 +105,7 @@ At temperature 0.8 among the 40 likeliest tokens, seed 1 for each:
 
 
 def clean_paragraph(block: str) -> str | None:
-    """One hard-wrapped paragraph as one line of prose, or None when it is not prose."""
+    """Make one line of prose of a hard-wrapped paragraph; None if it is not prose."""
     lines = block.split("\n")
     # Inside a paragraph prose keeps one left margin; code, tables and lists do not.
     if len(lines) > 2 and len({len(x) - len(x.lstrip()) for x in lines[1:]}) > 1:
@@ -130,14 +130,14 @@ def clean_paragraph(block: str) -> str | None:
 
 
 def prose_paragraphs(text: str) -> list[str]:
-    """The prose paragraphs of a docstring or of a page of the reference."""
+    """List the prose paragraphs of a docstring or of a page of the reference."""
     # A list item is a paragraph of its own even where no blank line is before it.
     text = re.sub(r"\n(?= *[*-] )", "\n\n", text.expandtabs())
     return [p for p in map(clean_paragraph, re.split(r"\n\s*\n", text.strip("\n"))) if p]
 
 
 def docstrings(path: Path) -> Iterator[str]:
-    """The pages of one source file: its header, each class with its methods, its functions."""
+    """Yield the pages of one source file: its header, each class with its methods, its functions."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (SyntaxError, UnicodeDecodeError):
@@ -152,7 +152,7 @@ def docstrings(path: Path) -> Iterator[str]:
 
 
 def collect() -> list[str]:
-    """The corpus: a list of documents, no paragraph in it twice."""
+    """Collect the corpus: a list of documents, with no paragraph in it twice."""
     library = Path(sysconfig.get_paths()["stdlib"])
     pages = [topics[name] for name in sorted(topics)]
     for path in sorted(library.rglob("*.py")):
@@ -168,7 +168,7 @@ def collect() -> list[str]:
 
 
 def train_tokenizer(documents: list[str]) -> Tokenizer:
-    """Byte-level BPE: any text survives encode and decode unchanged."""
+    """Train a byte-level BPE tokenizer, so that any text survives encode and decode unchanged."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -181,7 +181,7 @@ def train_tokenizer(documents: list[str]) -> Tokenizer:
 
 
 def build(eot: int) -> GPT2LMHeadModel:
-    """A fresh GPT-2; seed torch first."""
+    """Make a fresh GPT-2; seed torch first."""
     config = GPT2Config(
         vocab_size=VOCAB,
         n_positions=WHOLE[1],
@@ -202,7 +202,7 @@ def build(eot: int) -> GPT2LMHeadModel:
 def batch(
     paragraphs: list[list[int]], generator: torch.Generator, rows: int, length: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Windows [rows, length + 1] of paragraphs in a new random order each time, and their positions [rows, length].
+    """Draw windows [rows, length + 1] of paragraphs in a new random order, and their positions [rows, length].
 
     Every window begins where a paragraph begins, as prompts do. What stands before a paragraph says nothing of it,
     so the model has to know it from its own first words: with the documents in their order it learns to lean on
@@ -221,7 +221,7 @@ def batch(
 
 
 def optimizers(model: GPT2LMHeadModel) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside the blocks, AdamW for everything else."""
+    """Make the optimizers: Muon for the matrices inside the blocks, AdamW for everything else."""
     inner = [p for p in model.transformer.h.parameters() if p.ndim == 2]
     chosen = {id(p) for p in inner}
     rest = [p for p in model.parameters() if id(p) not in chosen]
@@ -241,7 +241,7 @@ def learning_rate(step_number: int, hold: int, total: int | None) -> float:
 def train_step(
     model: GPT2LMHeadModel, opts: list[torch.optim.Optimizer], x: torch.Tensor, position_ids: torch.Tensor, rate: float
 ) -> float:
-    """One update; returns the loss."""
+    """Make one update and return the loss."""
     with torch.autocast("cpu", torch.bfloat16):
         logits = model(x[:, :-1], position_ids=position_ids, use_cache=False).logits
     loss = F.cross_entropy(logits.float().flatten(0, 1), x[:, 1:].flatten())
@@ -254,7 +254,7 @@ def train_step(
 
 
 def train(model: GPT2LMHeadModel, paragraphs: list[list[int]], args: argparse.Namespace) -> tuple[list[float], float]:
-    """Short windows while the learning rate holds, whole ones while it falls.
+    """Train on short windows while the learning rate holds, and on whole ones while it falls.
 
     Under `--minutes` the clock decides only when the hold ends; that settles the number
     of steps, and `--steps` with that number repeats the run. Returns losses and minutes.
@@ -274,7 +274,7 @@ def train(model: GPT2LMHeadModel, paragraphs: list[list[int]], args: argparse.Na
 
 
 def save(model: GPT2LMHeadModel, tokenizer: Tokenizer, out: Path) -> None:
-    """The folder in Hugging Face's format: fp16 weights, the tied embedding stored once."""
+    """Write the folder in Hugging Face's format: fp16 weights, with the tied embedding stored once."""
     model.config.activation_function = "gelu_new"  # GPT-2's own name for the same function
     model.half().save_pretrained(out)
     PreTrainedTokenizerFast(
@@ -297,7 +297,7 @@ def sample(model: GPT2LMHeadModel, tokenizer: Tokenizer, prompt: str, seed: int 
 
 
 def draw(curve: list[list[float]], path: Path) -> None:
-    """The loss curve, as a picture."""
+    """Draw the loss curve, as a picture."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -311,7 +311,7 @@ def draw(curve: list[list[float]], path: Path) -> None:
 
 
 def write_report(out: Path, record: dict[str, Any]) -> None:
-    """training.json, the loss curve, and the model card with text from the saved model."""
+    """Write training.json, the loss curve, and the model card with text from the saved model."""
     lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in record.items()]
     (out / "training.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
     draw(record["loss_curve"], out / "loss.png")
@@ -333,7 +333,7 @@ def make_record(
     losses: list[float],
     minutes: float,
 ) -> dict[str, Any]:
-    """All that training.json and the model card say about the run."""
+    """Collect all that training.json and the model card say about the run."""
     steps, chunk = len(losses), max(1, len(losses) // 100)
     hold = round(steps * HOLD_STEPS)
     seen = hold * math.prod(SHORT) + (steps - hold) * math.prod(WHOLE)

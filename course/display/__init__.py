@@ -1,1 +1,1 @@
-"""Pictures that lessons draw: cells that move, computed pictures, bars beside a floor."""
+"""Pictures that lessons draw: cells that move, computed pictures, and bars beside a floor."""

@@ -1,7 +1,7 @@
 """ComputedPicture: a VegaPicture whose numbers the page itself computes, and short ways to write its marks.
 
-Where frames are enough, display.grid has them. Here a reader changes a number, by a control or by dragging a mark, and
-Vega's expressions work out the others: no kernel is needed.
+Where frames are enough, use display.grid. Here a reader changes a number, by a control or by dragging a mark, and
+Vega's expressions compute the others: no kernel is needed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ LETTERS: Channels = {"font": '"sans-serif"', "fontSize": 12, "fill": json.dumps(
 
 
 class ComputedPicture(VegaPicture):
-    """steps: the signal `step` goes from 0 to it, by a slider, play, back and forward; 0 for no such signal. still:
-    values that signals have in the picture, where they differ from those that the page begins with."""
+    """A VegaPicture whose numbers the page itself computes.
+
+    steps: the signal `step` goes from 0 to it, by a slider, play, back and forward; 0 for no such signal. still: values
+    that signals have in the picture, where they differ from those that the page begins with.
+    """
 
     def __init__(
         self,
@@ -57,7 +60,7 @@ class ComputedPicture(VegaPicture):
         super().__init__(self.drawing | page, text, still=still)
 
     def with_values(self, **values: Any) -> Spec:
-        """The spec of the still, on paper, with these values of signals."""
+        """Return the spec of the still, on paper, with these values of signals."""
         signals = [one | {"value": values.get(one["name"], one.get("value"))} for one in self.drawing["signals"]]
         spec: Spec = json.loads(json.dumps(self.drawing | {"signals": signals}).replace(INK, DARK_INK))
         return spec | {"background": PAPER, "padding": 8}
@@ -69,7 +72,7 @@ class ComputedPicture(VegaPicture):
         return with_palette(vl_convert.vega_to_png(self.with_values(**self.still), scale=PNG_SCALE))
 
     def texts(self, **values: Any) -> list[str]:
-        """Texts that can be read where signals have these values: the page's own numbers."""
+        """Return the texts that can be read when signals have these values: the page's own numbers."""
         import xml.etree.ElementTree as ElementTree
 
         import vl_convert
@@ -79,7 +82,7 @@ class ComputedPicture(VegaPicture):
 
 
 def mark(kind: str, data: str = "", name: str = "", drawn_if: str = "", **channels: Any) -> Spec:
-    """A Vega mark. A channel that is a string is an expression. drawn_if: an expression, for marks that come and go."""
+    """Make a Vega mark. A string channel is an expression. drawn_if: an expression, for marks that come and go."""
     if drawn_if:
         channels["opacity"] = f"({drawn_if}) ? ({channels.get('opacity', 1)}) : 0"
     update = {channel: {"signal" if isinstance(to, str) else "value": to} for channel, to in channels.items()}
@@ -89,12 +92,12 @@ def mark(kind: str, data: str = "", name: str = "", drawn_if: str = "", **channe
 
 
 def write(text: str, x: str | float, y: str | float, data: str = "", **channels: Any) -> Spec:
-    """A text mark. text: an expression."""
+    """Make a text mark. text: an expression."""
     return mark("text", data, text=text, x=x, y=y, **{**LETTERS, **channels})
 
 
 def legend(entries: Mapping[str, Channels], y: float) -> list[Spec]:
-    """A line of boxes, each with its meaning. entries: from a meaning to the channels of its box."""
+    """Make a line of boxes, each with its meaning. entries: from a meaning to the channels of its box."""
     marks, x = [], 0.0
     for meaning, look in entries.items():
         marks += [
@@ -106,7 +109,7 @@ def legend(entries: Mapping[str, Channels], y: float) -> list[Spec]:
 
 
 def quoted(text: str) -> str:
-    """A text as an expression."""
+    """Quote a text as an expression."""
     return json.dumps(text)
 
 

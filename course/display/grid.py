@@ -1,7 +1,7 @@
 """Grid: cells with colours, texts and outlines in panels, one frame per step, with a slider and play, back and forward.
 
 A Vega spec: JupyterLab and VS Code draw it without a kernel and without trust, and elsewhere it is a picture. Python
-works out every place in pixels; of the frames, Vega has only to choose the shapes that the slider's value is in.
+computes every place in pixels; Vega only has to choose the shapes of the frame that the slider shows.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ KINDS = {"rects": Rect, "paths": Path, "texts": Text}
 
 
 class Grid:
-    """frames: one per step; or those of several choices, by the name of each, the first one shown first. A choice with
-    fewer frames than the others stays at its last one. choice_label: what the choices are.
-    text: what it shows in exact facts, for nbval. label: what the slider counts. shown: the frame of the picture,
-    of the first choice; None for its last one. legend: cells that stand for their kind, each with its meaning as text.
+    """Cells in panels, one frame per step, with a slider, play, back and forward.
+
+    frames: one per step, or the frames of several choices by name, of which the first is shown first. A choice with
+    fewer frames than the others stays at its last one. choice_label: what the choices are. text: what it shows in exact
+    facts, for nbval. label: what the slider counts. shown: the frame of the picture, of the first choice; None for its
+    last one. legend: cells that stand for their kind, each with its meaning as text.
 
     Raises ValueError without a frame, and for a `shown` that is no frame.
     """
@@ -62,7 +64,7 @@ class Grid:
         return self.text
 
     def texts(self, number: int, choice: str | None = None) -> list[str]:
-        """Texts that can be read in a frame. choice: its name, None for the first one."""
+        """Return the texts that can be read in a frame. choice: its name, None for the first one."""
         names = list(self.lengths)
         at = number + sum(self.lengths[name] for name in names[: names.index(choice or names[0])])
         return [shape.text for shape, first, last in self.shapes if isinstance(shape, Text) and first <= at <= last]
@@ -77,7 +79,7 @@ class Grid:
 
     @property
     def png(self) -> bytes:
-        """The picture of one frame, without controls."""
+        """Picture of one frame, without controls."""
         import vl_convert
 
         spec = json.loads(json.dumps(self._spec(self.shown)).replace(INK, DARK_INK))
@@ -105,7 +107,7 @@ class Grid:
 
 
 def _drawn(frames: Sequence[Frame], legend: Sequence[Cell]) -> tuple[list[tuple[Shape, int, int]], float]:
-    """Each shape with the first and the last frame of every run of frames that it is in, and the height of all."""
+    """List each shape with the first and last frame of every run of frames that has it; return the height, too."""
     found: dict[Shape, list[list[int]]] = {}
     drawn = [list(frame_shapes(frame)) for frame in frames]
     end = max(edge for shapes in drawn for edge in map(bottom, shapes)) + 8
@@ -121,7 +123,7 @@ def _drawn(frames: Sequence[Frame], legend: Sequence[Cell]) -> tuple[list[tuple[
 
 
 def _table(name: str, kind: type[Shape], shapes: Sequence[tuple[Shape, int, int]]) -> dict[str, Any]:
-    """The shapes of a kind as CSV, one line of a recorded notebook; those of the frame are left."""
+    """Write the shapes of a kind as CSV, which is one line of a recorded notebook; Vega keeps those of the frame."""
     names = (*kind._fields, "first", "last")
     lines = io.StringIO()
     writer = csv.writer(lines, lineterminator="\n")

@@ -22,7 +22,7 @@ HOVERED = "rgba(128, 128, 128, 0.25)"
 
 
 def control_signals(label: str, lengths: Mapping[str, int], choice_label: str, number: int) -> list[dict[str, Any]]:
-    """frame: the one that is drawn, where the frames of all choices stand one after the other.
+    """Make the signals of the controls. `frame` is the one that is drawn, counted over the frames of all choices.
 
     lengths: the number of frames of each choice. number: the slider's first value. A single choice has no control, and
     neither has a single frame.
@@ -61,7 +61,7 @@ def _slider(label: str, longest: int) -> dict[str, Any]:
 
 
 def _moves(end: str) -> list[dict[str, Any]]:
-    """Played at the end, it begins again. Of a choice that is shorter than the slider, a step back leaves the end."""
+    """Make the slider's moves: play begins again from the end, and back leaves the end of a shorter choice."""
     return [
         {"events": {"signal": "play"}, "update": f"play && step >= {end} ? 0 : step"},
         {"events": {"type": "timer", "throttle": FRAME_MS}, "update": f"play ? min(step + 1, {end}) : step"},
@@ -71,7 +71,7 @@ def _moves(end: str) -> list[dict[str, Any]]:
 
 
 def control_marks(label: str, lengths: Mapping[str, int], top: float) -> list[dict[str, Any]]:
-    """Marks for play, back and forward, and the step's number; none for single frames."""
+    """Make marks for play, back and forward, and the step's number; [] for single frames."""
     if max(lengths.values()) == 1:
         return []
     end = "end" if len(lengths) > 1 else str(max(lengths.values()) - 1)
@@ -94,7 +94,7 @@ def _ink(path: dict[str, Any]) -> dict[str, Any]:
 
 
 def _button(name: str, at: dict[str, Any]) -> dict[str, Any]:
-    """The part that is clicked: larger than the sign on it. A tooltip would lie over the controls below."""
+    """Make the part that is clicked, larger than its sign. A tooltip would lie over the controls below."""
     size = {"width": {"value": BUTTON}, "height": {"value": BUTTON}, "cornerRadius": {"value": 3}}
     look = {"fill": {"value": "transparent"}, "stroke": {"value": "#808080"}, "cursor": {"value": "pointer"}}
     said = {"signal": "play ? 'stop' : 'play'"} if name == "play" else {"value": name}

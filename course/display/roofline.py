@@ -23,7 +23,7 @@ X, Y = "flops per byte", "GFLOP/s"
 
 
 def roofline_chart(points: pd.DataFrame, bytes_per_s: float, peak: float, title: str) -> Chart:
-    """points: one row per step, the floor first, with at least the columns step, "flops per byte" and "GFLOP/s"."""
+    """Draw the roofline. points: a row per step, the floor first, with step, "flops per byte" and "GFLOP/s"."""
     import altair as alt
     import pandas as pd
 

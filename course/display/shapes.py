@@ -1,6 +1,6 @@
 """Shapes: panels of cells laid out as rectangles, paths and texts, each with its place in pixels.
 
-Cell, Line, Panel and Frame are what a view is made of; display.grid shows it.
+A view consists of Cell, Line, Panel and Frame; display.grid shows it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """Line from (row, column) to another, bent upwards by `bend` cells in its middle."""
+    """A line from (row, column) to another, bent upwards by `bend` cells in its middle."""
 
     start: tuple[float, float]
     end: tuple[float, float]
@@ -59,8 +59,11 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """rows: labels left of the rows. columns: labels above the columns. ticks: labels below the edges between columns,
-    by place. unit: what the ticks, or the columns, count. cell: width and height in pixels. align: of texts."""
+    """Cells and lines with labels.
+
+    rows: labels left of the rows. columns: labels above the columns. ticks: labels below the edges between columns, by
+    place. unit: what the ticks, or the columns, count. cell: width and height in pixels. align: of texts.
+    """
 
     cells: Sequence[Cell]
     title: str = ""
@@ -100,7 +103,7 @@ class Frame:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], marked: int | None = None) -> Panel:
-    """Texts in columns as wide as they need. marked: a row that has a colour."""
+    """Make a panel of texts in columns as wide as they need. marked: a row that has a colour."""
     lines = [columns, *([str(text) for text in row] for row in rows)]
     widths = [max(map(len, texts)) + 2 for texts in zip(*lines, strict=True)]
     starts = list(accumulate(widths, initial=0))
@@ -113,7 +116,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
 
 
 def edge_ticks(width: int) -> dict[int, str]:
-    """Ticks at round places, about eight of them."""
+    """Choose ticks at round places, about eight of them."""
     step = next(step for step in (1, 2, 5, 10, 20, 25, 50, 100, 250, 1000) if step >= width / 8)
     return {place: str(place) for place in range(0, width + 1, step)}
 
@@ -212,7 +215,7 @@ def _cell(cell: Cell, box: Rect, align: str, size: int) -> Iterator[Shape]:
 
 
 def _hatch(x: float, y: float, width: float, height: float) -> str:
-    """Lines from the lower left to the upper right, 7 pixels apart."""
+    """Draw lines from the lower left to the upper right, 7 pixels apart."""
     parts = []
     for start in range(6, int(width + height), 7):
         right, left = min(start, width), max(0, start - height)
@@ -242,5 +245,5 @@ def legend_shapes(entries: Sequence[Cell], y: float) -> Iterator[Shape]:
 
 
 def colour_of(colour: int | str) -> str:
-    """A sequence's number as a colour of the palette."""
+    """Return the palette's colour for a sequence's number; a colour stays as it is."""
     return PALETTE[colour % len(PALETTE)] if isinstance(colour, int) else colour

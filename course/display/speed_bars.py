@@ -1,4 +1,4 @@
-"""SpeedBars: contenders' tokens a second as bars, with what their runs ranged over and the floor that none can pass."""
+"""SpeedBars: contenders' tokens a second as bars, with the range of their runs and the floor that none can pass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST = "most"  # the end of the axis
 
 
 class SpeedBars(Chart):
-    """A bar for each of `names`; made once, and `show` gives them speeds as often as there are new ones."""
+    """A bar for each of `names`. It is made once; call `show` whenever there are new speeds."""
 
     def __init__(self, names: Sequence[str], text: str) -> None:
         import altair as alt
@@ -39,7 +39,7 @@ class SpeedBars(Chart):
         super().__init__(chart.add_params(alt.param(name=MOST, value=1)), text)
 
     def show(self, title: str, speeds: Mapping[str, tuple[float, float, float]], floor: float | None = None) -> None:
-        """speeds: a contender's median, slowest and fastest run, in tokens a second, as `floor` is."""
+        """Show speeds: each contender's median, slowest and fastest run, in tokens a second, like `floor`."""
         rows: list[dict[str, Any]] = [
             {"name": name, "speed": mid, "low": low, "high": high} for name, (mid, low, high) in speeds.items()
         ]

@@ -14,8 +14,11 @@ from .grid import VEGA
 
 
 class VegaPicture:
-    """text: what it shows in exact facts, for nbval. alt: times included; the text if empty. still: values of signals
-    in the picture, where they differ from those in the page."""
+    """A Vega spec with its text, and a still picture.
+
+    text: what it shows in exact facts, for nbval. alt: a description that includes times; the text if empty. still:
+    values of signals in the picture, where they differ from those in the page.
+    """
 
     def __init__(self, spec: dict[str, Any], text: str, alt: str = "", still: Mapping[str, Any] | None = None) -> None:
         self.spec, self.text, self.alt, self.still = spec, text, alt or text, dict(still or {})

@@ -17,7 +17,7 @@ EXERCISE = ("teach.exercise(", "teach.check(")
 
 @dataclass(frozen=True)
 class Placed:
-    """A cell. folded: whether a collapsed heading above hides it."""
+    """A cell and its place. folded: whether a collapsed heading above hides it."""
 
     cell: Any
     folded: bool

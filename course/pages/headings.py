@@ -1,4 +1,4 @@
-"""Headings of Markdown text: what they say, and the parts that they divide a text into."""
+"""Headings of Markdown text, and the parts into which they divide it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ FENCE = re.compile(r"\s{0,3}(```+|~~~+)")
 
 
 def heading_of(text: str) -> tuple[int, str] | None:
-    """(level, text) of the heading with which the text begins, None when it begins with something else."""
+    """Return (level, text) of the heading with which the text begins; None if it begins with something else."""
     first_line = text.lstrip("\n").partition("\n")[0]
     match = HEADING.fullmatch(first_line)
     return (len(match["level"]), match["text"]) if match else None
 
 
 def split_at_headings(text: str) -> list[str]:
-    """The parts of a text, each but perhaps the first with a heading on top. A `#` inside of a fence is no heading."""
+    """Split a text into parts, each but perhaps the first with a heading on top. A `#` in a fence is no heading."""
     parts: list[list[str]] = [[]]
     fence = ""
     for line in text.splitlines():
@@ -33,5 +33,5 @@ def split_at_headings(text: str) -> list[str]:
 
 
 def headings(text: str) -> list[tuple[int, str]]:
-    """(level, text) of every heading, in order."""
+    """List (level, text) of every heading, in order."""
     return [found for part in split_at_headings(text) if (found := heading_of(part))]

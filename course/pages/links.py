@@ -1,7 +1,7 @@
 """Every link and image in the README, docs, the teacher's kit and the lessons' prose: what `roseinfer links` checks.
 
-What lies in this repository has to be there, with the heading that an anchor names. Addresses on the web are looked at
-for their form only, or asked for their header.
+A link into this repository needs its file, and the heading that an anchor names. Addresses on the web are checked for
+their form only, or asked for their header.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ parse: Any = mistune.create_markdown(renderer="ast", plugins=["table"])
 
 @dataclass(frozen=True)
 class Link:
-    """where: the file it stands in. target: as written."""
+    """A link or image. where: the file it stands in. target: as written."""
 
     where: Path
     target: str
@@ -42,7 +42,7 @@ def pages(root: Path) -> list[Path]:
 
 
 def links(page: Path) -> list[Link]:
-    """All links and images of a Markdown file or of a notebook's prose; code has no links."""
+    """Find all links and images of a Markdown file or of a notebook's prose; code has no links."""
     return [Link(page, target) for target in _targets(parse(prose(page)))]
 
 
@@ -63,7 +63,7 @@ def _targets(tokens: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def problem(link: Link, root: Path) -> str:
-    """Say what is wrong with a link, as far as that shows offline; "" when nothing is."""
+    """Say what is wrong with a link, as far as that shows offline; "" if nothing is."""
     if link.is_web:
         host = urlsplit(link.target).hostname or ""
         return "" if re.fullmatch(r"[\w-]+(\.[\w-]+)+", host) else "an address without a host"
@@ -81,7 +81,7 @@ def problem(link: Link, root: Path) -> str:
 
 
 def anchors(page: Path) -> list[str]:
-    """Anchors that `#...` may name: headings as GitHub shortens them, in a notebook as JupyterLab does; else []."""
+    """List the anchors that `#...` may name, shortened as GitHub does, or JupyterLab for a notebook; else []."""
     if page.suffix not in (".md", ".ipynb"):
         return []
     shorten = _jupyter if page.suffix == ".ipynb" else _github
@@ -99,7 +99,7 @@ def _github(heading: str) -> str:
 
 
 def no_answer(address: str) -> str:
-    """Why an address gives no page; "" when it does."""
+    """Say why an address gives no page; "" if it does."""
     request = urllib.request.Request(address, method="HEAD", headers={"User-Agent": "roseinfer check-links"})
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT):
@@ -109,7 +109,7 @@ def no_answer(address: str) -> str:
 
 
 def check(root: Path, online: bool) -> tuple[list[Link], list[tuple[Link, str]]]:
-    """Every link, and the broken ones with what is wrong. online: each address on the web is asked, once."""
+    """Check all links; return them, and the broken ones with the reason. online: ask each address on the web, once."""
     found = [link for page in pages(root) for link in links(page)]
     broken = [(link, why) for link in found if (why := problem(link, root))]
     if online:

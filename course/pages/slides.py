@@ -41,7 +41,7 @@ SMALL = ("teach.reveal(", "teach.say")  # a card of a few lines, which joins the
 
 
 def lay_out(nb: NotebookNode) -> NotebookNode:
-    """A copy in which every cell has a slide_type, text is split at headings, and long code is marked as folded."""
+    """Copy the notebook so that every cell has a slide_type, text is split at headings, and long code is folded."""
     nb = copy.deepcopy(nb)
     core = [each.cell for each in placed(nb.cells) if not each.folded and not each.cell.metadata.get(FOLD)]
     nb.cells = [part for cell in core for part in _parts(cell)]
@@ -60,7 +60,7 @@ def lay_out(nb: NotebookNode) -> NotebookNode:
 
 
 def _parts(cell: NotebookNode) -> list[NotebookNode]:
-    """A text cell as one cell for each of its headings. Its own metadata stays with the first."""
+    """Split a text cell into one cell for each of its headings. The first keeps the cell's own metadata."""
     if cell.cell_type != "markdown":
         return [cell]
     first, *rest = split_at_headings(cell.source) or [""]
@@ -77,7 +77,7 @@ def _tidy(cell: NotebookNode) -> None:
 
 
 def _slide_type(cell: NotebookNode, section: str, before: NotebookNode | None) -> str:
-    """section: the level 2 heading above the cell, "" before the first; before: the last cell that is shown."""
+    """Choose a cell's slide type. section: the level 2 heading above, "" before the first. before: the last cell shown."""
     if cell.cell_type == "markdown":
         heading = heading_of(cell.source)
         return "slide" if heading and heading[0] <= 2 else "subslide"
@@ -91,13 +91,15 @@ def _slide_type(cell: NotebookNode, section: str, before: NotebookNode | None) -
 
 
 def _is_left_out(cell: NotebookNode) -> bool:
-    """The learner's part (of the exercises, only the cards that state them are shown), and listings, which no slide has
-    room for."""
+    """Tell whether a cell is the learner's part of an exercise, or a listing, for which no slide has room.
+
+    Of an exercise only the card that states it is shown.
+    """
     return "exercise" in cell.metadata or cell.source.startswith(LEFT_OUT)
 
 
 class Renderer(IPythonRenderer):
-    """Markdown whose formulas and links need no network and no other folder."""
+    """Renders Markdown whose formulas and links need no network and no other folder."""
 
     def inline_math(self, body: str) -> str:
         return convert(body)
@@ -113,7 +115,7 @@ class Renderer(IPythonRenderer):
 
 
 class LessonExporter(SlidesExporter):
-    """nbconvert's slides, with a template that loads nothing. resources["lesson"] is what the template puts in."""
+    """nbconvert's slides, with a template that loads nothing. resources["lesson"]: what the template puts in."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(extra_template_basedirs=[str(TEMPLATES)], template_name=OWN.name, **kwargs)
@@ -126,7 +128,7 @@ class LessonExporter(SlidesExporter):
 
 
 def to_slides(nb: NotebookNode) -> str:
-    """The HTML of a lesson's slides. Raises ValueError for a notebook that does not begin with a title."""
+    """Make the HTML of a lesson's slides. Raises ValueError for a notebook that does not begin with a title."""
     title = heading_of(nb.cells[0].source) if nb.cells and nb.cells[0].cell_type == "markdown" else None
     if title is None or title[0] != 1:
         raise ValueError("nb must begin with a Markdown cell that has a `# title`")
@@ -142,7 +144,7 @@ def to_slides(nb: NotebookNode) -> str:
 
 
 def write_slides(notebook: Path, folder: Path) -> Path:
-    """<folder>/<name of the notebook>.html. Raises ValueError as to_slides does."""
+    """Write <folder>/<name of the notebook>.html. Raises ValueError as to_slides does."""
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / f"{notebook.stem}.html"
     page.write_text(to_slides(nbformat.read(notebook, as_version=4)), encoding="utf-8")

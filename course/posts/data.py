@@ -46,7 +46,7 @@ class Source:
 def post_facts(post: str) -> dict[str, Any]:
     """Load what is known of a post's model, machine, command and claims, with None for the unknown.
 
-    The file is data/posts/<post>/about.json. Under "sources" it says where each fact comes from: read it with source_of.
+    The file is data/posts/<post>/about.json. Under "sources" it says where each fact comes from: use source_of.
     """
     return json.loads((_folder(post) / "about.json").read_text(encoding="utf-8"))
 

@@ -9,7 +9,7 @@ from tools.shape import DEEPER
 
 
 class Folded(nodes.General, nodes.Element):
-    """What stands below a folded heading."""
+    """The content below a folded heading."""
 
 
 def fold_deeper(app: Sphinx, doctree: nodes.document) -> None:

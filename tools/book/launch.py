@@ -13,7 +13,7 @@ COLAB_BRANCH = "colab"
 
 
 def check_repository(repository: str) -> None:
-    """Raises ValueError unless it names a repository on GitHub."""
+    """Require the name of a repository on GitHub. Raises ValueError for any other text."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
         raise ValueError(f"repository must be OWNER/NAME, got {repository!r}")
 
@@ -25,7 +25,7 @@ def book_address(repository: str) -> str:
 
 
 def launch_buttons(repository: str, path: str) -> str:
-    """Buttons of a page, as MyST. path: of the notebook in the repository."""
+    """Make the buttons of a page, as MyST. path: of the notebook in the repository."""
     lab = quote(f"lab/tree/{path}", safe="")
     targets = {
         "Colab": f"https://colab.research.google.com/github/{repository}/blob/{COLAB_BRANCH}/{path}",

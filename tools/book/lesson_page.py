@@ -28,8 +28,10 @@ are judged as you write them, and the numbers are those of your machine.
 def to_page(
     nb: NotebookNode, solutions: dict[str, str], path: str, pages: set[str], repository: str | None = None
 ) -> NotebookNode:
-    """A copy for Sphinx. path: of the notebook in the repository. pages: paths that the book has, which links may lead
-    to. solutions: exercise id -> source. repository: where buttons lead to, OWNER/NAME; None: no buttons.
+    """Copy a notebook for Sphinx, with its solutions.
+
+    path: of the notebook in the repository. pages: paths that the book has, to which links may lead. solutions:
+    exercise id -> source. repository: where buttons lead to, OWNER/NAME; None: no buttons.
     """
     nb = copy.deepcopy(nb)
     cells: list[NotebookNode] = []
@@ -63,7 +65,7 @@ def _fold(title: str, text: str) -> str:
 
 
 def _needs_a_kernel(output: NotebookNode) -> bool:
-    """Whether it is a widget, of which a recording keeps the text alone."""
+    """Tell whether the output is a widget, of which a recording keeps only the text."""
     return bool(output.output_type == "display_data" and set(output.data) == {"text/plain"})
 
 

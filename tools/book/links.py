@@ -1,4 +1,4 @@
-"""Links of Markdown texts, as they have to be in the book."""
+"""Rewrites the links of Markdown texts for the book."""
 
 from __future__ import annotations
 

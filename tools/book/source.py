@@ -1,4 +1,4 @@
-"""The book's sources, laid out as the repository is, so that links between them hold."""
+"""The book's sources, laid out like the repository, so that links between them hold."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def lessons() -> list[Path]:
 
 
 def texts() -> list[Path]:
-    """The book's own pages lie at its root, and all others where they lie in the repository."""
+    """List the book's own pages. In the book they lie at its root, and all others where they lie in the repository."""
     return [ROOT / "teaching" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def write_source(folder: Path, repository: str | None) -> None:
-    """Write the whole of what Sphinx reads. repository: see build.
+    """Write all that Sphinx reads. repository: see build.
 
     Raises ValueError for a notebook that has not been recorded.
     """
@@ -51,7 +51,7 @@ def write_source(folder: Path, repository: str | None) -> None:
 
 
 def _chart(match: re.Match[str]) -> str:
-    """The recorded chart of the first cell of a notebook that has that call."""
+    """Return the recorded chart of a notebook's first cell that has that call."""
     nb = nbformat.read(ROOT / match["notebook"], as_version=4)
     cell = next(cell for cell in nb.cells if cell.cell_type == "code" and match["call"] in cell.source)
     return "\n".join(chart_html(output.data) for output in cell.outputs if is_chart(output.get("data", {})))

@@ -52,7 +52,7 @@ LONGER = 5  # times what the solution takes, and a mutant is thought never to en
 
 @dataclass(frozen=True)
 class Mutant:
-    """id: stays the same while the changed line does. change: that line, before and after."""
+    """A solution with one mistake. id: the same as long as the changed line is. change: that line, before and after."""
 
     id: str
     change: str
@@ -67,7 +67,7 @@ class Outcome:
 
 
 def solutions() -> dict[str, tuple[Path, str]]:
-    """Exercise id -> its notebook, and the source of the solution."""
+    """Load exercise id -> its notebook, and the source of the solution."""
     found = {}
     for path in sorted((ROOT / "notebooks/solutions").glob("*.py")):
         for exercise_id, source in parse_solutions(path.read_text(encoding="utf-8")).items():
@@ -77,7 +77,7 @@ def solutions() -> dict[str, tuple[Path, str]]:
 
 @cache
 def mutants(exercise_id: str) -> tuple[Mutant, ...]:
-    """Every mutant of an exercise's solution, always in the same order."""
+    """Make every mutant of an exercise's solution, always in the same order."""
     times: Counter[str] = Counter()
     found = []
     for change, source in mutations(solutions()[exercise_id][1], FEWEST):
@@ -88,7 +88,7 @@ def mutants(exercise_id: str) -> tuple[Mutant, ...]:
 
 
 def listed_as_right() -> dict[str, dict[str, dict[str, str]]]:
-    """Exercise id -> mutant id -> {"line": what is changed, "why": why it is right all the same}."""
+    """Load exercise id -> mutant id -> {"line": what is changed, "why": why it is right all the same}."""
     return tomllib.loads(EQUIVALENT.read_text(encoding="utf-8"))
 
 
@@ -120,7 +120,7 @@ class Bench:
             raise SystemExit(f"{when}, the solution is refused: {said}")
 
     def judge(self, source: str) -> tuple[bool, str]:
-        """Return whether it passes, and the checker's message."""
+        """Judge a source: return whether it passes, and the checker's message."""
         names = dict(self.names)
         faulthandler.dump_traceback_later(self.seconds + 10, exit=True)  # for what Python cannot stop
         try:
@@ -136,7 +136,7 @@ class Bench:
         return verdict.outcome == "PASS", str(verdict)
 
     def _run(self, source: str, names: dict[str, Any]) -> None:
-        """Run the source, with its lines where inspect finds them, which Triton and Numba need."""
+        """Run the source where inspect finds its lines, which Triton and Numba need."""
         place = f"<{self.exercise_id} {hashlib.sha1(source.encode()).hexdigest()}>"
         linecache.cache[place] = (len(source), None, source.splitlines(keepends=True), place)
         exec(compile(source, place, "exec"), names)
@@ -149,7 +149,7 @@ def _call_of_check(notebook: nbformat.NotebookNode, exercise_id: str) -> ast.Cal
 
 
 def _needed(notebook: nbformat.NotebookNode, source: str) -> list[str]:
-    """The notebook's statements that define what the source uses, and what those use, in the notebook's order."""
+    """List the notebook's statements that define what the source uses, and what those use, in its order."""
     cells = [cell for cell in notebook.cells if cell.cell_type == "code" and "exercise" not in cell.metadata]
     statements = [statement for cell in cells for statement in ast.parse(cell.source).body]
     defined_by = {name: i for i, statement in reversed([*enumerate(statements)]) for name in _defined(statement)}
@@ -164,7 +164,7 @@ def _needed(notebook: nbformat.NotebookNode, source: str) -> list[str]:
 
 
 def _names_used(code: CodeType) -> set[str]:
-    """Global names that the code asks for and does not define itself."""
+    """Return the global names that the code asks for and does not define itself."""
     found = list(dis.get_instructions(code))
     used = {i.argval for i in found if i.opname in ("LOAD_NAME", "LOAD_GLOBAL")}
     used = used.union(*(_names_used(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
@@ -183,12 +183,12 @@ def _defined(statement: ast.stmt) -> list[str]:
 
 
 def sample(exercise_id: str, size: int | None) -> list[Mutant]:
-    """The same `size` mutants each time, from all over the solution; all of them for None."""
+    """Return the same `size` mutants each time, from all over the solution; all of them for None."""
     return sorted(mutants(exercise_id), key=lambda mutant: mutant.id)[:size]
 
 
 def outcomes(exercise_id: str, size: int | None = None) -> Iterator[Outcome]:
-    """Judge each mutant of the sample, in a process that is started again when a mutant ends it."""
+    """Judge each mutant of the sample, in a process that is started again if a mutant ends it."""
     todo = sample(exercise_id, size)
     while todo:
         command = [sys.executable, "-m", "tools.mutants", "--judge", exercise_id, *(mutant.id for mutant in todo)]
@@ -205,8 +205,10 @@ def outcomes(exercise_id: str, size: int | None = None) -> Iterator[Outcome]:
 
 
 def _judge(exercise_id: str, ids: list[str]) -> None:
-    """Print a line of JSON for each of these mutants, a list; a dict says why there is no bench to judge them on. The
-    solution is judged after them, too: they may have spoiled what answers share, such as a model."""
+    """Print a line of JSON for each of these mutants: a list, or a dict that says why they cannot be judged.
+
+    The solution is judged after them, too: they may have spoiled what answers share, such as a model.
+    """
     with telling_failures():
         bench = Bench(exercise_id)
         bench.set_limit()
@@ -219,7 +221,7 @@ def _judge(exercise_id: str, ids: list[str]) -> None:
 
 @contextmanager
 def telling_failures() -> Iterator[None]:
-    """A failure inside is printed for the process that waits for answers: it is none of a mutant's."""
+    """Print a failure inside, which is no mutant's, for the process that waits for answers, and raise it again."""
     try:
         yield
     except (SystemExit, Exception) as error:

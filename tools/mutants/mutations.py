@@ -78,9 +78,9 @@ Slot = tuple[ast.AST, str, int | None]  # a field of a node, and the place in it
 
 
 def mutations(source: str, fewest: int = 0) -> Iterator[tuple[str, str]]:
-    """(what is changed, the changed source) of each mutant, always in the same order.
+    """Yield (what is changed, the changed source) of each mutant, always in the same order.
 
-    fewest: where there are fewer usual mistakes, the rarer ones follow, all of them.
+    fewest: if there are fewer usual mistakes, the rarer ones follow, all of them.
     """
     tree = ast.parse(source)
     original = ast.unparse(tree)
@@ -96,7 +96,7 @@ def mutations(source: str, fewest: int = 0) -> Iterator[tuple[str, str]]:
 
 
 def _new(sources: Iterator[str], seen: set[str]) -> Iterator[str]:
-    """Those whose code is not among what was seen, which it is then."""
+    """Yield the mutants whose code has not been seen, and add it to what was seen."""
     for source in sources:
         code = _compiled(source)
         if code not in seen:
@@ -118,7 +118,7 @@ def _change(before: str, after: str) -> str:
 
 
 def _mistakes(tree: ast.Module) -> Iterator[str]:
-    """Sources with one mistake each. The tree is changed for as long as a source is made from it."""
+    """Yield sources with one mistake each. The tree is changed only while a source is made from it."""
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     instead = [(slot, new) for slot in _slots(tree) for new in _instead_of(slot, _get(slot))]
     instead += [pair for function in functions for pair in _other_arguments(function)]
@@ -143,7 +143,7 @@ def _rarer_mistakes(tree: ast.Module) -> Iterator[str]:
 
 
 def _bodies(tree: ast.Module) -> list[list[ast.stmt]]:
-    """Every list of statements that stands in another statement."""
+    """List every list of statements that stands in another statement."""
     inner = [getattr(parent, field, None) for parent in ast.walk(tree) for field in BODIES if parent is not tree]
     return [body for body in inner if isinstance(body, list)]
 
@@ -156,7 +156,7 @@ def _with(tree: ast.Module, slot: Slot, new: ast.AST | None) -> Iterator[str]:
 
 
 def _slots(node: ast.AST) -> Iterator[Slot]:
-    """Every place in the tree where another node could hang; none in a message, which no checker judges."""
+    """Yield every place in the tree where another node could hang, except in a message, which no checker judges."""
     for field, value in ast.iter_fields(node):
         for index, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
             if isinstance(child, ast.AST) and not isinstance(child, (ast.Raise, ast.Import, ast.ImportFrom)):
@@ -179,7 +179,7 @@ def _set(slot: Slot, new: ast.AST | None) -> None:
 
 
 def _is_judged(slot: Slot) -> bool:
-    """Whether the node is mutated: not in an annotation, a message, or zip's strict, which changes no equal lengths."""
+    """Tell whether the node is mutated: not in an annotation, a message, or zip's strict, which equal lengths hide."""
     parent, field, _ = slot
     is_strict = isinstance(parent, ast.keyword) and parent.arg == "strict"
     return field not in ("annotation", "returns") and not isinstance(parent, ast.JoinedStr) and not is_strict
@@ -212,7 +212,7 @@ def _instead_of(slot: Slot, node: ast.AST) -> Iterator[ast.AST | None]:
 
 
 def _other_arguments(function: ast.FunctionDef) -> Iterator[tuple[Slot, ast.AST]]:
-    """Each use of an argument as a use of the next one."""
+    """Yield (place, the next argument) for each use of an argument."""
     names = [arg.arg for arg in (*function.args.args, *function.args.kwonlyargs) if arg.arg not in ("self", "cls")]
     after = dict(zip(names, names[1:] + names[:1], strict=True))
     for slot in _slots(function):
@@ -295,7 +295,7 @@ def _in_place_of(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
 
 
 def _hoisted(loop: ast.For | ast.While) -> Iterator[list[ast.stmt]]:
-    """The loop with one value that each iteration assigns, moved before the loop."""
+    """Yield the loop with one value that each iteration assigns moved before the loop."""
     made_by_loop = _names(loop.target) if isinstance(loop, ast.For) else set()
     for statement in loop.body:
         if isinstance(statement, ast.Assign) and len(loop.body) > 1 and not made_by_loop & _names(statement):

@@ -1,4 +1,4 @@
-"""Mistakes that are made for short solutions, where the usual ones of mutations.py are few.
+"""Mistakes for short solutions, in which the usual mistakes of mutations.py are few.
 
 Another variable or attribute; an element or an argument left out or stated twice; branches swapped; a loop from its end
 or over its first item alone; a function that returns nothing.
@@ -19,7 +19,7 @@ OTHER_OPERATORS: dict[type[ast.AST], type[ast.operator]] = {
 
 
 class Siblings:
-    """Other names of a tree that could stand for a variable or an attribute: those of its kind."""
+    """The tree's other names of the same kind, which could replace a variable or an attribute."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.variables: dict[ast.AST, list[str]] = {}  # of a Name that is read: those of its function

@@ -1,5 +1,7 @@
-"""Mutants of a query: the same SQL with one small mistake, made from its text. What they change is not parsed, so a
-mutant may be no valid query: that one is refused, too."""
+"""Mutants of a query: the same SQL with one small mistake, made from its text.
+
+The changed text is not parsed, so a mutant may be no valid query: that one is refused, too.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ IS_QUERY = re.compile(r"\s*(SELECT|WITH)\b")
 
 
 def sql_mutations(query: str) -> Iterator[str]:
-    """Each mutant of a text that begins as a query does; none of another text."""
+    """Yield each mutant of a text that begins as a query does; none for another text."""
     if not IS_QUERY.match(query):
         return
     for pattern, others in INSTEAD.items():

@@ -56,7 +56,7 @@ def reproduce(setting: Setting) -> PostReport:
 
 
 def no_room_for_hf(sizes: EngineSizes, available: int | None) -> list[NotRun]:
-    """Say if `available` bytes have no room for the copy of the weights that transformers gets; else return [].
+    """Say that transformers cannot run, if `available` bytes have no room for its copy of the weights; else return [].
 
     available: None where the device does not say.
     """

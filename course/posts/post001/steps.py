@@ -75,7 +75,7 @@ def residual(m: Measurements) -> Values:
 
 
 def _what_the_post_subtracts() -> Values:
-    """Subtract the labels from the post's largest step, and say what the host needs for each copy if that is the rest."""
+    """Subtract the labels from the post's largest step; if the rest is copies, say what the host needs for each."""
     facts, left = post_facts("001"), _post_step_ms() - _post_labelled_ms()
     layers, few, many = facts["num_layers"], left.index.min(), left.index.max()
     copies = 2 * layers * many

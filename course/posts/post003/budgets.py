@@ -141,8 +141,8 @@ def step_cost(about: Mapping[str, Any], name: str) -> FloorCost:
 def simulated_run(about: Mapping[str, Any], budget: int, cost: Cost) -> dict[str, Any]:
     """Simulate a budget, and return the simulation's figures with some about its steps.
 
-    These are ms and host_ms of a step in the mean, full_ms of a full step in the median, spread of the full steps, and held: what
-    most of them held.
+    These are ms and host_ms of a step in the mean, full_ms of a full step in the median, the spread of full steps, and
+    what most of them held.
     """
     n = about["num_requests"]
     arrivals = at_once(n, prompt_lens=(about["input_len"],) * 2, output_lens=(about["output_len"],) * 2)
