@@ -92,8 +92,8 @@ def replayed_times(spec: dict[str, Any]) -> list[float]:
 def counts(name: str, nb: NotebookNode) -> Iterator[Said]:
     """Yield the ops of one decode step, from races and compare_shapes; what stands twice has to be the same.
 
-    Each stands under its row's name; for sequences of one length also under the stage, the model's name in this notebook, the
-    number of sequences, and the blocks that each of them fills.
+    Each stands under its row's name; for sequences of one length also under the stage, the model's name in this
+    notebook, the number of sequences, and the blocks that each of them fills.
     """
     for number, cell in enumerate(nb.cells):
         if cell.cell_type != "code":

@@ -78,7 +78,7 @@ def reached(solved: NotebookNode) -> list[int]:
 
 
 def _rebinding(cells: dict[int, tuple[set[str], set[str]]], number: int) -> set[int]:
-    """Find the last cell before that binds a name which this cell reads, if several cells bind it; for each such name."""
+    """Find the last cells before this one that bind names which it reads, where several cells bind the same name."""
     found = set()
     for name in cells[number][0]:
         binding = [other for other, (_, written) in cells.items() if name in written]

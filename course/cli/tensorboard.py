@@ -36,10 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Capture the stages and serve them; then it does not return.
-
-    Raises ValueError for a bad argument, and ContenderFailed for a stage that fails.
-    """
+    """Capture the stages and serve them, without an end. Raises ValueError and, for a failing stage, ContenderFailed."""
     port = None if args.no_serve else free_port(args.port)
     capture_stages(args)
     if port is not None:

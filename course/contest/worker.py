@@ -89,10 +89,9 @@ def described(error: BaseException, file: EntryFile | None) -> str:
 
 
 def line_of(error: BaseException, file: EntryFile) -> int | None:
-    """Find the innermost line of the entry's file that led to an error.
+    """Find the line of the entry's file that led to an error: the innermost one in the traceback.
 
-    If there is none, return the line where the method begins that returned an unusable value, or else where the entry's
-    class begins.
+    If there is none, it is the line where the method that returned an unusable value begins, or else the entry's class.
     """
     frames = traceback.extract_tb(error.__traceback__)
     if lines := [frame.lineno for frame in frames if frame.filename == file.path]:

@@ -27,10 +27,7 @@ def require_tokens(seqs: list[Sequence], want: list[list[int]], oracle: str = "t
 
 
 def require_logits(got: Tensor, want: Tensor, tolerance: float, where: str) -> None:
-    """Require that the logits agree within tolerance, which is relative to the largest logit where that is above 1.
-
-    Raises AssertionError if they do not.
-    """
+    """Require that the logits agree within tolerance, which is relative to the largest logit where that is above 1."""
     allowed = tolerance * max(1.0, float(want.abs().max()))
     error = float((got - want).abs().max())
     assert error <= allowed, f"{where} a logit is off by {error:.2g} from the reference, allowed {allowed:.2g}"

@@ -18,10 +18,7 @@ SECONDS = 60.0  # for one promise; a dense stage takes a few at most
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the check of one promise found.
-
-    error: what the check raised, if the promise is broken. reason: why it was not tried, or how it was stopped.
-    """
+    """A promise's outcome. error: what the check raised, if broken. reason: why it was not tried, or how it was stopped."""
 
     promise: Promise
     verdict: Literal["held", "broken", "not tried"]

@@ -77,7 +77,7 @@ def _tidy(cell: NotebookNode) -> None:
 
 
 def _slide_type(cell: NotebookNode, section: str, before: NotebookNode | None) -> str:
-    """Choose a cell's slide type. section: the level 2 heading above, "" before the first. before: the last cell shown."""
+    """Choose the slide type. section: the level 2 heading above, "" before the first. before: the last cell shown."""
     if cell.cell_type == "markdown":
         heading = heading_of(cell.source)
         return "slide" if heading and heading[0] <= 2 else "subslide"
@@ -91,10 +91,7 @@ def _slide_type(cell: NotebookNode, section: str, before: NotebookNode | None) -
 
 
 def _is_left_out(cell: NotebookNode) -> bool:
-    """Tell whether a cell is the learner's part of an exercise, or a listing, for which no slide has room.
-
-    Of an exercise only the card that states it is shown.
-    """
+    """Tell whether a cell is the learner's part of an exercise, not its card, or a listing, for which slides have no room."""
     return "exercise" in cell.metadata or cell.source.startswith(LEFT_OUT)
 
 

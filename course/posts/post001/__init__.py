@@ -31,10 +31,7 @@ def engines(setting: Setting) -> list[PlannedEngine]:
 
 
 def reproduce(setting: Setting) -> PostReport:
-    """Reproduce the post. Raises ValueError for a model that is not found, is too short or does not fit.
-
-    It does so before anything is measured.
-    """
+    """Reproduce the post. First raises ValueError for a model that is not found, is too short or does not fit."""
     configs = engines(setting)
     largest = configs[-1].sizes()
     theirs = engines(replace(setting, device=torch.device("cuda"), model=POST_MODEL))[-1].sizes()

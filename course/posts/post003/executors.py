@@ -43,10 +43,7 @@ T = TypeVar("T")
 
 
 def engine(setting: Setting) -> PlannedEngine:
-    """Plan an engine for one batch, always on the CPU.
-
-    Its device's clock is a model's, so that its steps take as long as the post's.
-    """
+    """Plan an engine for one batch on the CPU. A modelled device clock makes its steps as long as the post's."""
     config = setting.engine(setting.model or "tiny", BATCH, PROMPT_LEN + TOKENS, dtype="float32")
     return replace(config, device="cpu")
 

@@ -126,10 +126,7 @@ def measure(setting: Setting, config: PlannedEngine, machine: Machine) -> tuple[
 
 
 def engine_steps(model: Model, config: PlannedEngine, steps: int) -> list[Step]:
-    """Decode `steps` tokens for each of as many sequences as the engine has slots.
-
-    The steps are synchronous, so that their parts add up.
-    """
+    """Decode `steps` tokens for as many sequences as there are slots, with synchronous steps, whose parts add up."""
     engine = engine_of(config, model, enable_prefix_caching=True)
     engine.warm_up()
     params = SamplingParams(max_tokens=steps, ignore_eos=True)

@@ -171,10 +171,9 @@ class NotRun:
 
 @dataclass(frozen=True)
 class PostReport:
-    """The reproduction of one post.
+    """The reproduction of one post, and where it ran, as from bench.provenance.describe_host.
 
-    about: the post's facts. arguments: what this run chose. The rest says where it ran, as from
-    bench.provenance.describe_host.
+    about: the post's facts. arguments: what this run chose.
     """
 
     post: str
