@@ -59,7 +59,7 @@ def warnings(nb: NotebookNode) -> Iterator[tuple[int, str]]:
 
 
 def are_twins(names: list[str]) -> bool:
-    """Tell whether these are a stage and a learner's class, which until solved is the stage. The engine is other code."""
+    """Tell whether these are a stage and a learner's class, which is that stage until solved. The engine is no twin."""
     if len(names) != 2 or not STAGE.match(names[0]):
         return False
     other = names[1]

@@ -69,7 +69,7 @@ class Shape:
 
     @property
     def odd_folds(self) -> list[str]:
-        """Folded headings without DEEPER, open ones with it, and those inside a cell, as JupyterLab folds whole cells."""
+        """Folded headings without DEEPER, open ones with it, and those inside a cell: JupyterLab folds whole cells."""
         odd = []
         for each in self.cells:
             for number, (_, text) in enumerate([] if each.is_code else headings(each.cell.source)):

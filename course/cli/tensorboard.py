@@ -36,7 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Capture the stages and serve them, without an end. Raises ValueError and, for a failing stage, ContenderFailed."""
+    """Capture the stages, and serve them unless --no-serve is given; serving never returns.
+
+    Raises ValueError for a bad argument, and ContenderFailed for a stage that fails.
+    """
     port = None if args.no_serve else free_port(args.port)
     capture_stages(args)
     if port is not None:

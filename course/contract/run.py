@@ -18,7 +18,7 @@ SECONDS = 60.0  # for one promise; a dense stage takes a few at most
 
 @dataclass(frozen=True)
 class Outcome:
-    """A promise's outcome. error: what the check raised, if broken. reason: why it was not tried, or how it was stopped."""
+    """One promise's outcome. error: what the check raised, if broken. reason: why it was not tried, or was stopped."""
 
     promise: Promise
     verdict: Literal["held", "broken", "not tried"]
