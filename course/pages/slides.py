@@ -91,7 +91,7 @@ def _slide_type(cell: NotebookNode, section: str, before: NotebookNode | None) -
 
 
 def _is_left_out(cell: NotebookNode) -> bool:
-    """Tell whether a cell is a learner's part of an exercise (not its card) or a listing: slides have no room for them."""
+    """Tell whether a cell is a learner's part of an exercise (not its card) or a listing, too long for slides."""
     return "exercise" in cell.metadata or cell.source.startswith(LEFT_OUT)
 
 

@@ -122,7 +122,10 @@ def equals_transformers_in_full_size(stage_class: type[Stage], device: str) -> N
 
 
 def half_precision(stage_class: type[Stage], device: str) -> None:
-    """Check that rounding costs what it costs the reference, also past 256 and 2,048, where bf16 and fp16 stop counting."""
+    """Check that rounding costs about what it costs the reference in the same dtype, past 256 and past 2,048 tokens.
+
+    Beyond these numbers bf16 and fp16 can no longer count.
+    """
     for dtype in (torch.float16, torch.bfloat16):
         for name, lengths in (("two layers", (20, 4, 11)), ("long", (300, 2_060))):
             off, usual = _rounding(stage_class, device, name, dtype, lengths)
