@@ -9,8 +9,12 @@ from roseinfer.paths import GPUS
 
 
 def data_sheet(gpu: str) -> dict[str, Any]:
-    """Return read_bytes_per_s, num_sms, rates and source. Raises ValueError, listing the GPUs, for an unknown one."""
+    """Return read_bytes_per_s, num_sms, rates and source of a GPU, whose name may be in lower case.
+
+    Raises ValueError, listing the GPUs, for an unknown one.
+    """
     sheets = json.loads(GPUS.read_text(encoding="utf-8"))
-    if gpu not in sheets:
+    by_name = {name.casefold(): sheet for name, sheet in sheets.items()}
+    if gpu.casefold() not in by_name:
         raise ValueError(f"gpu={gpu!r} is not in roseinfer/data/gpus.json, allowed: {', '.join(sheets)}")
-    return sheets[gpu]
+    return by_name[gpu.casefold()]

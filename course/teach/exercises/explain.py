@@ -30,7 +30,7 @@ def explain_tensor(got: Any, want: Tensor, rtol: float = 1e-4, atol: float = 1e-
         rtol = atol = 0.0
     if got.shape != want.shape:
         shapes = f"shape {tuple(got.shape)}, expected {tuple(want.shape)}"
-        return shapes + _mend_shape(got, want, rtol, atol)
+        return shapes + _shape_advice(got, want, rtol, atol)
     if got.dtype != want.dtype:
         return f"dtype {_dtype(got)}, expected {_dtype(want)}"
     if got.device != want.device:
@@ -38,7 +38,7 @@ def explain_tensor(got: Any, want: Tensor, rtol: float = 1e-4, atol: float = 1e-
     return _explain_values(got, want, rtol, atol)
 
 
-def _mend_shape(got: Tensor, want: Tensor, rtol: float, atol: float) -> str:
+def _shape_advice(got: Tensor, want: Tensor, rtol: float, atol: float) -> str:
     if got.numel() != want.numel():
         return ""
     if permutation := _permutation(got, want, rtol, atol):

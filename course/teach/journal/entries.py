@@ -51,7 +51,7 @@ def entries() -> list[Entry]:
         return []
     parsed = [_parse(line) for line in lines]
     if None in parsed:
-        _mend(path, [line for line, entry in zip(lines, parsed, strict=True) if entry], parsed.count(None))
+        _rewrite(path, [line for line, entry in zip(lines, parsed, strict=True) if entry], parsed.count(None))
     return [entry for entry in parsed if entry]
 
 
@@ -99,7 +99,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _mend(path: Path, sound: list[bytes], damaged: int) -> None:
+def _rewrite(path: Path, sound: list[bytes], damaged: int) -> None:
     """Set the file aside and write its sound lines into a new one."""
     try:
         aside = _set_aside(path, "damaged")
