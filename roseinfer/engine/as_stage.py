@@ -43,8 +43,11 @@ class EngineStage(Stage):
 
     @torch.inference_mode()
     def first_tokens(self, seqs: list[Sequence]) -> list[int]:
-        """All prompts in as few flat batches as a step has room for, grouped as stage 11 groups them, which the library
-        does not import."""
+        """Run all prompts in as few flat batches as fit, and return each sequence's first token.
+
+        A batch holds as many tokens as a step has room for. Prompts are grouped as in stage 11, which the library does
+        not import.
+        """
         batches: list[list[Sequence]] = []
         room = 0
         for seq in seqs:
@@ -76,12 +79,12 @@ class EngineStage(Stage):
         return self.runner.attend(self.batch)
 
     def append(self, seqs: list[Sequence], step: Attend) -> None:
-        """Attention has written K and V."""
+        """Do nothing: attention has written K and V."""
 
     def write_prompt(self, seq: Sequence, layer: int, k: Tensor, v: Tensor) -> None:
         """Do nothing: the step has written the prompt."""
 
 
 def whole(seqs: list[Sequence]) -> Step:
-    """A step over their prompts."""
+    """Return a step that computes the whole prompt of each sequence."""
     return Step(seqs, [len(seq) for seq in seqs])

@@ -53,7 +53,7 @@ class Batch:
 
     @property
     def is_decode(self) -> bool:
-        """One new token of each sequence."""
+        """Whether the batch computes one new token of each sequence."""
         return len(self.token_ids) == self.num_rows
 
 
@@ -103,7 +103,7 @@ class InputBuffers:
             self._copied[self.turn].synchronize()
 
     def upload(self, turn: int | None = None) -> None:
-        """Copy what was written in that turn, None for this one, to the device."""
+        """Copy what was written to host memory number `turn` to the device; None: the memory of this turn."""
         turn = self.turn if turn is None else turn
         if self._is_apart:
             self._device.copy_(self._memories[turn], non_blocking=True)
@@ -143,8 +143,10 @@ class BatchBuffers(InputBuffers):
     def views(
         self, num_seqs: int, num_tokens: int, num_drafts: int = 0
     ) -> tuple[dict[str, np.ndarray], dict[str, Tensor]]:
-        """The front of each array, as much as a batch fills. Those of decode steps are kept: cutting them again in each
-        step takes longer than writing them."""
+        """Return the front of each array on host and device, as much of it as a batch fills.
+
+        The views of decode steps are kept, because cutting them again in each step takes longer than writing them.
+        """
         if num_tokens == num_seqs and (self.turn, num_seqs) in self._kept:
             return self._kept[self.turn, num_seqs]
         lengths = dict.fromkeys(("token_ids", "positions", "slot_mapping"), num_tokens)
@@ -162,7 +164,7 @@ class BatchBuffers(InputBuffers):
 def make_batch(
     step: Step, blocks: BlockManager, buffers: BatchBuffers, last: Step | None, sizes: list[int] | None = None
 ) -> Batch:
-    """The next tokens of a step's sequences, written to the buffers. Every sequence holds blocks for them.
+    """Write the next tokens of a step's sequences to the buffers. Every sequence holds blocks for them.
 
     last: the newest step in flight, which makes tokens that this one computes; sequences that decode come first in
     both. sizes: a decode batch gets padding rows up to one of these. None: no padding rows.
@@ -184,7 +186,7 @@ def make_batch(
 
 
 def write_mixed(host: dict[str, np.ndarray], step: Step, launched: list[int], size: int, num_fed: int) -> None:
-    """Any step. Python's lists have one number a sequence; what is one number a token NumPy computes from these."""
+    """Write the inputs of any step. What has one number for each token is computed by NumPy, the rest with lists."""
     first, new = np.array(launched), np.array(step.num_new)
     starts = host["query_start"]
     starts[0] = 0
@@ -201,13 +203,13 @@ def write_mixed(host: dict[str, np.ndarray], step: Step, launched: list[int], si
 
 
 def with_drafts(tokens: list[int], drafts: List[list[int]]) -> list[int]:
-    """The tokens of a step, each of its first ones followed by the draft after it."""
+    """Return the tokens of a step, each of its first ones followed by the draft that comes after it."""
     drafted = [token for last, draft in zip(tokens, drafts, strict=False) for token in (last, *draft)]
     return drafted + tokens[len(drafts) :]
 
 
 def rows_of(step: Step, starts: list[int]) -> list[int]:
-    """The rows that a step with drafts chooses tokens from: all of a sequence with a draft, else its last one."""
+    """Return the rows that a step with drafts chooses tokens from: all of a drafted sequence, else its last one."""
     drafted = starts[len(step.drafts)]
     return [*range(drafted), *(end - 1 for end in starts[len(step.drafts) + 1 :])]
 
@@ -220,8 +222,11 @@ def write_decode(
     size: int,
     num_fed: int,
 ) -> None:
-    """The same for one token of each sequence, in half of the time for up to 8 sequences and two thirds for 64: a NumPy
-    operation on so few numbers costs more than a line of Python. This runs in every decode step."""
+    """Write the inputs of a step that computes one token of each sequence, faster than write_mixed does.
+
+    It takes half of the time for up to 8 sequences and two thirds for 64: a NumPy operation on so few numbers costs
+    more than a line of Python. This runs in every decode step.
+    """
     host["token_ids"][num_fed:] = [
         seq.token_ids[at] for seq, at in zip(seqs[num_fed:], launched[num_fed:], strict=True)
     ]
@@ -233,15 +238,17 @@ def write_decode(
 
 
 def row_lengths(step: Step, host: dict[str, np.ndarray]) -> np.ndarray:
-    """Lengths of the texts that a step chooses its tokens after, [R] or more; host: what was written for the step."""
+    """Return how long the text before each chosen token is, [R] or more; host: what was written for the step."""
     if not step.drafts:
         return host["context_lens"]
     return host["positions"][host["sample_rows"][: len(step.rows)]] + 1
 
 
 def write_fed(host: dict[str, np.ndarray], seqs: list[Sequence], launched: list[int], last: Step) -> int:
-    """Write the rows from the first one to the last whose token is not known on the host, and return how many: the row
-    of the last step that makes the token, or -1 and the token itself."""
+    """Write the rows from the first one to the last whose token is not known on the host, and return how many.
+
+    A row gets the row of the last step that makes its token, or -1 and the token itself.
+    """
     is_fed = [at >= len(seq.token_ids) for seq, at in zip(seqs, launched, strict=True)]
     num_fed = len(is_fed) - is_fed[::-1].index(True) if any(is_fed) else 0
     row_of = {seq.seq_id: row for row, seq in enumerate(last.seqs)}
@@ -252,12 +259,12 @@ def write_fed(host: dict[str, np.ndarray], seqs: list[Sequence], launched: list[
 
 
 def size_for(num_seqs: int, sizes: list[int]) -> int:
-    """The smallest of these sizes of decode batches that has a row for each of num_seqs sequences."""
+    """Return the smallest of these sizes of decode batches that has a row for each of num_seqs sequences."""
     return sizes[bisect_left(sizes, num_seqs)]
 
 
 def fill_up(buffers: BatchBuffers, num_seqs: int, num_rows: int, blocks: BlockManager) -> dict[str, Tensor]:
-    """Rows num_seqs to num_rows of a decode batch: each a token at position 0, alone in the pool's dummy block."""
+    """Write padding rows num_seqs to num_rows of a decode batch: a token at position 0, in the pool's dummy block."""
     host, device = buffers.views(num_rows, num_rows)
     dummy_block = blocks.num_blocks
     for name, value in (

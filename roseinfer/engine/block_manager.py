@@ -1,4 +1,4 @@
-"""BlockManager: the owners of the blocks of the pool. One table per sequence, which all layers share.
+"""BlockManager: which sequences hold which blocks of the pool. One table per sequence, which all layers share.
 
 A block is free, or it is idle: it stands in no table, and the prefix cache can find it; or it is held, and ref_counts
 says how many tables it stands in. A new block comes from the free list; if that is empty, the block that has been idle
@@ -65,7 +65,7 @@ class BlockManager:
         return seq_id in self.rows
 
     def __len__(self) -> int:
-        """Sequences that hold a row."""
+        """Return the number of sequences that hold a row."""
         return len(self.rows)
 
     @property
@@ -100,14 +100,16 @@ class BlockManager:
         return -(-num_tokens // self.block_size)
 
     def promise(self, seq_id: int, num_tokens: int) -> None:
-        """A sequence that holds a row may grow to num_tokens tokens. num_unpromised leaves room for all that; `admit`
-        promises more than there is, and leaves room for a part."""
+        """Let a sequence that holds a row grow to num_tokens tokens.
+
+        num_unpromised leaves room for all of them; `admit` promises more than there is, and leaves room for a part.
+        """
         self._num_owed -= self._owed.get(seq_id, 0)
         self._owed[seq_id] = max(0, self.blocks_for(num_tokens) - len(self._blocks[seq_id]))
         self._num_owed += self._owed[seq_id]
 
     def reserve(self, num_tokens: dict[int, int]) -> None:
-        """Let each sequence seq_id hold blocks for num_tokens[seq_id] tokens: all of them, or none and OutOfBlocks."""
+        """Hand each sequence seq_id blocks for num_tokens[seq_id] tokens: all of them, or none and OutOfBlocks."""
         missing = {
             seq_id: self.blocks_for(n) - len(self._blocks[seq_id] if seq_id in self._blocks else ())
             for seq_id, n in num_tokens.items()
@@ -124,8 +126,10 @@ class BlockManager:
                 self.hold(seq_id, [self._take() for _ in range(n)])
 
     def trim(self, seq_id: int, num_tokens: int) -> None:
-        """Give back the blocks of a sequence beyond those for num_tokens tokens, which drafts needed: it may need them
-        again. They stand in no other table, and the prefix cache does not know them."""
+        """Give back the blocks of a sequence beyond those for num_tokens tokens, which its drafts needed.
+
+        The sequence may need them again. They stand in no other table, and the prefix cache does not know them.
+        """
         kept = self.blocks_for(num_tokens)
         surplus = self._blocks[seq_id][kept:]
         if not surplus:
@@ -138,7 +142,7 @@ class BlockManager:
             self._num_owed += len(surplus)
 
     def share(self, seq_id: int, blocks: Iterable[int]) -> None:
-        """Blocks that are idle, or that other tables hold, become the next ones of this sequence, too."""
+        """Make blocks that are idle, or that other tables hold, the next ones of this sequence, too."""
         blocks = list(blocks)
         free = [block for block in blocks if not self.ref_counts[block] and block not in self._idle]
         assert not free, f"a free block cannot be shared: {free}"
@@ -176,9 +180,11 @@ class BlockManager:
     # What sequences share
 
     def admit(self, seq: Sequence) -> int | None:
-        """Give a sequence that need not wait a row, and blocks for all its tokens. How many of them are cached already,
-        in blocks that it shares; at least one is left to compute. None, and nothing has changed, when the pool has too
-        few blocks."""
+        """Give a sequence that need not wait a row and blocks for all its tokens; return how many are cached already.
+
+        The cached tokens are in blocks that it shares; at least one token is left to compute. Return None, and change
+        nothing, when the pool has too few blocks.
+        """
         blocks, num_cached, chain = self._computed(seq)
         if not self._has_room(seq, blocks, num_cached):
             blocks = blocks[: num_cached // self.block_size]  # the last one, to be copied, is computed again
@@ -205,11 +211,11 @@ class BlockManager:
         return self.prefix_cache is not None and self.prefix_cache.is_being_computed(seq)
 
     def copy_first(self, copies: dict[int, int]) -> None:
-        """Copies that were taken and not made: to be made with the others, as if before them."""
+        """Put back copies that were taken and not made, as if they had come before the others."""
         self.copies = copies | {block: copies.get(source, source) for block, source in self.copies.items()}
 
     def forget_idle(self) -> None:
-        """No idle block is found any more."""
+        """Remove all idle blocks from the prefix cache; they become free."""
         while self._idle:
             self._free.append(self._evicted())
 
@@ -222,7 +228,7 @@ class BlockManager:
             self.prefix_cache.unproven.difference_update(self._chains[seq.seq_id])
 
     def forget_unproven(self, seq_id: int) -> None:
-        """The blocks that a sequence was reading its prompt from, and that may hold NaN, are not found any more."""
+        """Make the blocks that a sequence was reading its prompt from, and that may hold NaN, impossible to find."""
         cache = self.prefix_cache
         if cache is None:
             return
@@ -240,10 +246,10 @@ class BlockManager:
             chain.append(entry)
 
     def _computed(self, seq: Sequence) -> tuple[list[int], int, list[Entry]]:
-        """Blocks with the beginning of a sequence, how many of its tokens those are, and the entries of full blocks.
+        """Return blocks that hold a sequence's beginning, how many of its tokens, and the full blocks' entries.
 
-        They are the prefix cache's, or of the sequence whose prompt it shares, where also a block that is not full is
-        of use: like every running sequence, it writes only after what it has written.
+        They come from the prefix cache, or from the sequence whose prompt it shares. There a block that is not full is
+        of use, too: like every running sequence, that one writes only after what it has written.
         """
         chain = self.prefix_cache.find(seq) if self.prefix_cache else []
         num_cached = min(len(chain) * self.block_size, len(seq) - 1)
@@ -290,8 +296,7 @@ class BlockManager:
                 self._free.append(block)
 
     def check(self) -> None:
-        """Every block is free once, or idle, or stands in as many tables as its ref count says; every row is held or
-        free."""
+        """Check that a block is free once, idle, or in as many tables as it has refs, and a row held or free."""
         held = [0] * self.num_blocks
         for seq_id, blocks in self._blocks.items():
             assert self.table[self.rows[seq_id], : len(blocks)].tolist() == blocks, f"row of sequence {seq_id}"

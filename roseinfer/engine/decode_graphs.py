@@ -36,8 +36,11 @@ class DecodeGraphs:
         self._times_seen: Counter[int] = Counter()
 
     def run(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """What `step` gives for a decode batch of one of the sizes. On a GPU read or copied before the next step: a
-        graph writes its results to the same memory every time."""
+        """Return what `step` gives for a decode batch of one of the sizes.
+
+        On a GPU it must be read or copied before the next step: a graph writes its results to the same memory every
+        time.
+        """
         size = batch.num_rows
         if size not in self.graphs:
             self._times_seen[size] += 1
@@ -52,8 +55,10 @@ class DecodeGraphs:
             self.capture_all(blocks)
 
     def capture_all(self, blocks: BlockManager, batches: Iterable[int] | None = None) -> None:
-        """Capture every size that is not yet captured, or of these those that batches of so many sequences get: the
-        largest first, whose memory the others then use."""
+        """Capture every size that is not yet captured; batches: only the sizes that batches of so many sequences get.
+
+        The largest size comes first, because the others then use its memory.
+        """
         sizes = self.sizes if batches is None else [size_for(num_seqs, self.sizes) for num_seqs in batches]
         for size in sorted({*sizes} - self.graphs.keys(), reverse=True):
             fill_up(self.inputs, 0, size, blocks)
@@ -61,7 +66,7 @@ class DecodeGraphs:
             self.capture(size)
 
     def capture(self, size: int) -> None:
-        """With whatever the buffers hold: K and V go to the slots that they name, as they do in the step itself."""
+        """Capture a step of this size on what the buffers hold: K and V go to the slots that they name."""
         views: dict[str, Any] = self.inputs.views(size, size)[1]
         batch = Batch(**views)
         largest = self.graphs[max(self.graphs)] if self.graphs else None
@@ -69,9 +74,9 @@ class DecodeGraphs:
 
 
 def sizes_up_to(max_num_seqs: int) -> list[int]:
-    """1, 2, 4, 8, 16 and on in steps of 16: few graphs, and never more than 15 rows too many.
+    """Return 1, 2, 4, 8, 16 and on in steps of 16: few graphs, and never more than 15 rows too many.
 
-    As stage 13's buckets_up_to: the library imports no stage, and a stage is read alone.
+    It equals stage 13's buckets_up_to: the library imports no stage, and a stage is read alone.
     """
     small = [1, 2, 4, 8, *range(16, max_num_seqs, 16)]
     return [size for size in small if size < max_num_seqs] + [max_num_seqs]

@@ -24,18 +24,19 @@ from .step import Step
 
 
 class Engine:
-    """Requests in, tokens out. model: from load_model. make_runner: what makes the runner of its steps. settings: the
-    fields of EngineConfig.
+    """Turns requests into tokens: schedules, launches and commits steps, with up to `depth` of them in flight.
 
-    It keeps up to `depth` steps in flight.
-    1: a step is launched and committed, and then the next one is scheduled. While the device computes the host waits
-    for it, and the other way round.
-    2 (async_scheduling): the next step is launched before this one's tokens are read, so the device goes on without a
-    pause. What the next step needs of them stays on the device, and the scheduler counts them as there. A sequence that
-    stops with one of them is in the next step already: that surplus token is dropped. Blocks need no waiting for: the
-    device works in order, and a sequence that gets a freed block comes later. As in SGLang's and vLLM's asynchronous
-    scheduling.
-    With `speculative`, a depth of 1, and a step may give a sequence several tokens. They are the tokens that it has
+    model: from load_model. make_runner: makes the runner of its steps. settings: the fields of EngineConfig.
+
+    With a depth of 1, a step is launched and committed, and then the next one is scheduled. While the device computes
+    the host waits for it, and the other way round.
+    With a depth of 2 (async_scheduling), the next step is launched before this one's tokens are read, so the device
+    goes on without a pause. What the next step needs of them stays on the device, and the scheduler counts them as
+    there. A sequence that stops with one of them is in the next step already: that surplus token is dropped. Freed
+    blocks can be used at once: the device works in order, and a sequence that gets a freed block comes later. This is
+    asynchronous scheduling as in SGLang and vLLM.
+
+    With `speculative`, the depth is 1, and a step may give a sequence several tokens. They are the tokens that it has
     without: see speculation/verify.py.
 
     Raises ValueError as EngineConfig does, and for a max_model_len above the model's.
@@ -63,7 +64,7 @@ class Engine:
         self._one_caller = OneCaller("Engine")
 
     def warm_up(self) -> None:
-        """Make ready what the first steps would have to make. Before the first request."""
+        """Prepare what the first steps would otherwise have to make. Call it before the first request."""
         self.runner.warm_up()
         if self.speculation:
             self.speculation.warm_up()
@@ -73,8 +74,9 @@ class Engine:
         return self.scheduler.has_work
 
     def add(self, seq: Sequence, arrival: float | None = None) -> SequenceTimes:
-        """Let a sequence wait for its turn. Its timestamps, which are filled as it runs; arrival: by metrics.clock,
-        None for now.
+        """Let a sequence wait for its turn, and return its timestamps, which are filled as it runs.
+
+        arrival: when it came, by metrics.clock; None: now.
 
         Raises ValueError for one that could never run to its end here, or that the policy cannot place, or has ended
         already, or is here; nothing of it stays behind.
@@ -92,12 +94,14 @@ class Engine:
             return self.metrics.begin(seq, arrival)
 
     def step(self) -> list[Sequence]:
-        """One step; the sequences that have one token more, or with drafts several. Those whose prompts are not done
-        yet have none, and with async_scheduling no sequence has one after the first step, which is only launched.
+        """Run one step and return the sequences that have one token more, or with drafts several.
 
-        A sequence whose logits are not finite ends: it is among those, with finish_reason "error" and a message in
-        `error`. On an error of the whole step nothing is appended, and the next call makes the same step again. Raises
-        ValueError without work.
+        Sequences whose prompts are not done yet have no new token, and with async_scheduling no sequence has one after
+        the first step, which is only launched.
+
+        A sequence whose logits are not finite ends: it is among those returned, with finish_reason "error" and a
+        message in `error`. On an error of the whole step nothing is appended, and the next call makes the same step
+        again. Raises ValueError without work.
         """
         with self._one_caller.call():
             if not self.has_work:
@@ -145,7 +149,7 @@ class Engine:
         return done
 
     def rest(self) -> None:
-        """Drop what is in flight, the newest step first. It is computed again, if its sequences are still there."""
+        """Drop the steps in flight, the newest first. They are computed again, if their sequences are still there."""
         while self.in_flight:
             self.runner.drop(self.in_flight[-1])
             self.in_flight.pop()
@@ -153,12 +157,12 @@ class Engine:
             self.scheduler.drop_drafts()
 
     def prompt_logprobs(self, token_ids: list[int], num_likeliest: int) -> list[dict[int, Logprob] | None]:
-        """See Runner.prompt_logprobs. Between two steps."""
+        """Return what Runner.prompt_logprobs does. Call it between two steps."""
         with self._one_caller.call():
             return self.runner.prompt_logprobs(token_ids, num_likeliest)
 
     def abort(self, seq: Sequence) -> None:
-        """End a sequence now, its blocks given back. Raises ValueError for one that has ended or was never added."""
+        """End a sequence now and give its blocks back. Raises ValueError for one that has ended or was never added."""
         with self._one_caller.call():
             self.scheduler.abort(seq)
             self.metrics.end(seq)

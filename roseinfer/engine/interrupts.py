@@ -1,5 +1,7 @@
-"""Delay Ctrl-C until no work is half done. Python delivers signals to the main thread alone, so in any other thread all
-of this does nothing."""
+"""Delay Ctrl-C until no work is half done.
+
+Python delivers signals to the main thread alone, so in any other thread all of this does nothing.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,10 @@ Stop = Callable[[], bool]
 
 
 class _Deferral:
-    """SIGINT's handler inside deferred_interrupts: notes the signal, for the handler `before` it. is_open: passes it on
-    at once."""
+    """Handles SIGINT inside deferred_interrupts: notes the signal, for the handler `before` it.
+
+    is_open: whether it passes the signal on at once.
+    """
 
     def __init__(self) -> None:
         self.before: Handler | None = None
@@ -39,8 +43,10 @@ _current: _Deferral | None = None  # the main thread's
 
 @contextmanager
 def deferred_interrupts() -> Iterator[Edge]:
-    """Inside, Ctrl-C is only noted. It is delivered when the block ends, and when the caller calls the yielded function
-    between two steps. In a nested block, the outer block delivers it."""
+    """Note Ctrl-C inside this block, and deliver it at the end or when the caller calls the yielded function.
+
+    The caller may call that function between two steps. In a nested block, the outer block delivers Ctrl-C.
+    """
     global _current
     if current_thread() is not main_thread() or _current is not None:
         yield lambda: None
@@ -59,8 +65,7 @@ def deferred_interrupts() -> Iterator[Edge]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """A part of a deferred_interrupts block that may stop anywhere: Ctrl-C is delivered at once, one that was noted
-    too."""
+    """Deliver Ctrl-C at once in a part of a deferred_interrupts block that may stop anywhere, also one noted before."""
     deferral = _current if current_thread() is main_thread() else None
     if deferral is None:
         yield
@@ -75,8 +80,10 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def noted_interrupts() -> Iterator[Stop]:
-    """Inside, Ctrl-C raises nothing: the function that this gives says whether it was pressed. A second one is raised
-    at once, or at the end of a deferred_interrupts block."""
+    """Yield a function that says whether Ctrl-C was pressed; inside this block the first one raises nothing.
+
+    A second Ctrl-C is raised at once, or at the end of a deferred_interrupts block.
+    """
     pressed: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -90,8 +97,11 @@ def noted_interrupts() -> Iterator[Stop]:
 
 @contextmanager
 def handled_by(handler: Handler) -> Iterator[Handler | None]:
-    """SIGINT goes to `handler`, and this gives the one before it. None, and nothing changes, in another thread than the
-    main one, and where no Python function handles the signal: it is ignored, or ends the process."""
+    """Send SIGINT to `handler` inside this block, and yield the handler that was there before.
+
+    In another thread than the main one, and where no Python function handles the signal (it is ignored, or ends the
+    process), yield None and change nothing.
+    """
     before = signal.getsignal(signal.SIGINT) if current_thread() is main_thread() else None
     if not callable(before):
         yield None

@@ -28,10 +28,12 @@ Entry = tuple[int, int, float]  # a row, a token id, a number
 
 @dataclass(slots=True, eq=False)
 class ChangedRow:
-    """A row of a step's logits [R, V] that a request changes. token_ids: the text before the token that is chosen
-    there, drafted tokens too; its last token is missing as long as it is not read. length: of that text with it.
-    error: why a function of the request failed. model_token: what the model chose, on the device; NO_TOKEN where its
-    own logits were not finite."""
+    """A row of a step's logits [R, V] that a request changes.
+
+    token_ids: the text before the token that is chosen there, drafted tokens too; its last token is missing as long as
+    it is not read. length: the length of that text with its last token. error: why a function of the request failed.
+    model_token: what the model chose, on the device; NO_TOKEN where its own logits were not finite.
+    """
 
     row: int
     seq: Sequence
@@ -64,13 +66,15 @@ class ChangedRow:
         return bool(p.logits_processors) or _penalises(p)
 
     def leaves_only(self, tokens: set[int]) -> bool:
-        """Whether a form that the text follows, as structured_outputs have it, allows none but these tokens here."""
+        """Whether a form that the text follows (from structured_outputs) allows only tokens of this set here."""
         forms = [each for each in self.params.logits_processors if hasattr(each, "leaves_only")]
         return any(form.leaves_only(self.output_ids, tokens) for form in forms)
 
     def why_no_token(self) -> str | None:
-        """Why the request's params leave no token here; None where the model's logits are the cause. It is computed,
-        and no token was chosen. Waits for the device."""
+        """Return why the request's params leave no token here; None where the model's logits are the cause.
+
+        Call it after the row was computed and no token was chosen. It waits for the device.
+        """
         if self.model_token is None or int(self.model_token) == NO_TOKEN:
             return None
         names = ", ".join(field_names(self.params))
@@ -78,8 +82,10 @@ class ChangedRow:
 
 
 def changed_rows(rows: list[Sequence], drafts: List[list[int]], lengths: np.ndarray) -> list[ChangedRow]:
-    """The rows of a step that is being launched, [R], whose logits change. drafts: of the first sequences. lengths [R]:
-    of the texts."""
+    """Return the rows of a step that is being launched, [R], whose logits change.
+
+    drafts: the drafts of its first sequences. lengths [R]: how long the text before each row's token is.
+    """
     found = [row for row, seq in enumerate(rows) if seq.params.changes_logits]
     if not found:
         return []
@@ -93,7 +99,7 @@ def changed_rows(rows: list[Sequence], drafts: List[list[int]], lengths: np.ndar
 
 
 def read_last_tokens(changed: list[ChangedRow], inputs: Tensor, sample_rows: Tensor) -> None:
-    """Complete the texts whose last token another step has made. inputs [N], sample_rows [R]: of the batch."""
+    """Complete the texts whose last token another step has made. inputs [N] and sample_rows [R] are the batch's."""
     unread = [each for each in changed if each.length > len(each.token_ids) and each.reads_text]
     if unread:
         last = inputs[sample_rows[[each.row for each in unread]]].tolist()
@@ -102,15 +108,17 @@ def read_last_tokens(changed: list[ChangedRow], inputs: Tensor, sample_rows: Ten
 
 
 class LogitChanges:
-    """Changes the logits of a step, and chooses its greedy tokens again. eos_token_ids: of the model."""
+    """Changes the logits of a step, and chooses its greedy tokens again. eos_token_ids: the model's end tokens."""
 
     def __init__(self, eos_token_ids: tuple[int, ...]) -> None:
         self.eos_token_ids = eos_token_ids
 
     def __call__(self, logits: Tensor, tokens: Tensor, changed: list[ChangedRow]) -> tuple[Tensor, Tensor]:
-        """logits [R, V] and greedy tokens [R] of a step -> both after the changes, the logits in float32. Logits that
-        are float32 already change in place. A row without a finite logit gets NO_TOKEN, and so does one whose function
-        raises."""
+        """Change the logits [R, V] and greedy tokens [R] of a step, and return both, the logits in float32.
+
+        Logits that are float32 already change in place. A row without a finite logit gets NO_TOKEN, and so does one
+        whose function raises.
+        """
         logits = logits.float()
         rows = torch.tensor([each.row for each in changed], device=logits.device)
         own, model_tokens = logits[rows], tokens[rows]
@@ -123,7 +131,7 @@ class LogitChanges:
         return logits.index_copy_(0, rows, own), tokens
 
     def _change(self, logits: Tensor, changed: list[ChangedRow]) -> None:
-        """logits [P, V] change in place, row i as changed[i] asks."""
+        """Change logits [P, V] in place, row i as changed[i] asks."""
         for row, each in zip(logits, changed, strict=True):
             if each.params.allowed_token_ids is not None:
                 keep_only(row, each.params.allowed_token_ids)
@@ -136,8 +144,10 @@ class LogitChanges:
         apply_min_p(logits, [each.params for each in changed])
 
     def _added(self, row: int, each: ChangedRow) -> Iterator[Entry]:
-        """logit_bias, and what keeps a text with fewer than min_tokens from ending. A form that is complete ends it all
-        the same, as in vLLM: no other token may follow."""
+        """Yield the entries of logit_bias, and those that keep a text with fewer than min_tokens from ending.
+
+        A form that is complete ends the text all the same, as in vLLM, because no other token may follow.
+        """
         params = each.params
         for token, bias in (params.logit_bias or {}).items():
             yield row, token, bias
@@ -148,7 +158,7 @@ class LogitChanges:
 
 
 def keep_only(row: Tensor, token_ids: Iterable[int]) -> None:
-    """All other logits of a row [V] become -inf."""
+    """Set all other logits of a row [V] to -inf."""
     ids = torch.tensor([*token_ids], device=row.device)
     kept = row[ids]
     row.fill_(NEVER)
@@ -165,7 +175,7 @@ def add(logits: Tensor, entries: Iterable[Entry]) -> None:
 
 
 def penalise_repetition(logits: Tensor, changed: list[ChangedRow]) -> None:
-    """repetition_penalty of each row for the tokens of its prompt and output, in place (CTRL: Keskar et al., 2019)."""
+    """Apply each row's repetition_penalty to its prompt's and output's tokens, in place (Keskar et al., 2019: CTRL)."""
     penalised = [(i, each) for i, each in enumerate(changed) if each.params.repetition_penalty != 1]
     if not penalised:
         return
@@ -183,7 +193,7 @@ def penalise_repetition(logits: Tensor, changed: list[ChangedRow]) -> None:
 
 
 def penalties(row: int, each: ChangedRow) -> Iterator[Entry]:
-    """presence_penalty and frequency_penalty, for the tokens of the output."""
+    """Yield the entries of presence_penalty and frequency_penalty, for the tokens of the output."""
     params = each.params
     if not params.presence_penalty and not params.frequency_penalty:
         return
@@ -192,7 +202,7 @@ def penalties(row: int, each: ChangedRow) -> Iterator[Entry]:
 
 
 def apply_min_p(logits: Tensor, params: list[SamplingParams]) -> None:
-    """Tokens that are less likely than min_p of the likeliest one, at the row's temperature, become -inf, in place."""
+    """Set tokens less likely than min_p of the likeliest one, at the row's temperature, to -inf, in place."""
     # p < min_p x largest p, as logits: l / T < largest l / T + log(min_p). A greedy row has no use for it.
     gaps = [log(finite(p.min_p)) * finite_temperature(p) if p.min_p and p.temperature else NEVER for p in params]
     if any(gap != NEVER for gap in gaps):
@@ -201,7 +211,7 @@ def apply_min_p(logits: Tensor, params: list[SamplingParams]) -> None:
 
 
 def call_processors(row: Tensor, each: ChangedRow) -> None:
-    """The functions of a request, one after another, on its row [V], in place."""
+    """Call the functions of a request, one after another, on its row [V], in place."""
     for i, processor in enumerate(each.params.logits_processors):
         try:
             texts = (each.output_ids,) if takes_two(processor) else (each.prompt_ids, each.output_ids)
@@ -218,7 +228,7 @@ def call_processors(row: Tensor, each: ChangedRow) -> None:
 
 
 def takes_two(processor: LogitsProcessor) -> bool:
-    """Whether it is called with the output's tokens and logits, and not with the prompt's tokens before them."""
+    """Whether the function takes the output's tokens and the logits alone, without the prompt's tokens before them."""
     try:
         return len(inspect.signature(processor).parameters) < 3
     except ValueError:  # of a function that is not Python's
@@ -226,14 +236,14 @@ def takes_two(processor: LogitsProcessor) -> bool:
 
 
 def field_names(params: SamplingParams) -> list[str]:
-    """The fields of a request that change logits, as it named them: LLM makes functions of some."""
+    """Return the fields of a request that change logits, under the request's names: LLM makes functions of some."""
     functions = [getattr(function, "field", "logits_processors") for function in params.logits_processors]
     names = [functions if name == "logits_processors" else [name] for name in params.logit_changes()]
     return [*dict.fromkeys(chain.from_iterable(names))]
 
 
 def check_tokens(params: SamplingParams, vocab_size: int) -> None:
-    """Raises ValueError for a token that the model does not have."""
+    """Raise ValueError for a token that the model does not have."""
     for name in ("allowed_token_ids", "logit_bias"):
         for token in getattr(params, name) or ():
             if token >= vocab_size:

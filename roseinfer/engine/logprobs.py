@@ -1,5 +1,4 @@
-"""Log-probabilities of a step's tokens and of a prompt's, for the requests that ask for them; for the others nothing is
-computed."""
+"""Log-probabilities of a step's tokens and of a prompt's, computed only for the requests that ask for them."""
 
 from __future__ import annotations
 
@@ -17,8 +16,10 @@ PROMPT_ROWS = 256  # of a prompt's logits at a time: all of a long one's may not
 
 @dataclass(frozen=True, slots=True)
 class StepLogprobs:
-    """ids, values [R, 1 + K] on the device, a row for each of seqs: the chosen token, then the K likeliest ones.
-    ranks [R]: of the chosen token."""
+    """Log-probabilities of the tokens that one step chose, on the device, a row for each of seqs.
+
+    ids, values [R, 1 + K]: the chosen token, then the K likeliest ones. ranks [R]: the rank of the chosen token.
+    """
 
     seqs: list[Sequence]
     ids: Tensor
@@ -26,8 +27,10 @@ class StepLogprobs:
     ranks: Tensor
 
     def report(self) -> None:
-        """Write them to the sequences, as those of the tokens that each is about to get. Waits for the device. With
-        drafts a sequence has several rows, one after another; the scheduler drops those of tokens that do not hold."""
+        """Write the log-probabilities to the sequences, for the tokens that each is about to get. Waits for the device.
+
+        With drafts a sequence has several rows, one after another; the scheduler drops those of rejected tokens.
+        """
         before, at = None, 0
         rows = self.ids.tolist(), self.values.tolist(), self.ranks.tolist()
         for seq, ids, values, rank in zip(self.seqs, *rows, strict=True):
@@ -42,8 +45,10 @@ class StepLogprobs:
 
 
 def step_logprobs(logits: Tensor, tokens: Tensor, seqs: list[Sequence]) -> StepLogprobs:
-    """Log-probabilities of logits [B, V] as the model gives them, before all changes, temperature and filters, and of
-    the tokens [B] chosen from them. At least one of seqs asks for them."""
+    """Return log-probabilities of a step's logits [B, V] and of the tokens [B] chosen from them.
+
+    The logits are the model's, before all changes, temperature and filters. At least one of seqs asks for them.
+    """
     rows = [row for row, seq in enumerate(seqs) if seq.params.logprobs is not None]
     asking = [seqs[row] for row in rows]
     most = max(seq.params.logprobs or 0 for seq in asking)
@@ -51,8 +56,10 @@ def step_logprobs(logits: Tensor, tokens: Tensor, seqs: list[Sequence]) -> StepL
 
 
 def chosen_and_likeliest(logits: Tensor, chosen: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
-    """ids and log-probabilities, both [R, 1 + K], of the chosen tokens [R] and of the `most` likeliest ones by logits
-    [R, V]; the ranks of the chosen ones, [R]."""
+    """Return token ids and log-probabilities, both [R, 1 + K], and the ranks [R] of the chosen tokens.
+
+    In each row the chosen token [R] comes first, then the `most` likeliest ones by logits [R, V].
+    """
     log_probs = logits.float().log_softmax(dim=-1)
     likeliest, ids = log_probs.topk(min(most, log_probs.size(-1)))
     values = log_probs.gather(1, chosen[:, None].clamp(min=0))  # of NO_TOKEN, any
@@ -61,7 +68,7 @@ def chosen_and_likeliest(logits: Tensor, chosen: Tensor, most: int) -> tuple[Ten
 
 
 def entries(ids: list[int], values: list[float], rank: int) -> dict[int, Logprob]:
-    """The chosen token, which is the first one, and the likeliest ones in their order."""
+    """Return Logprobs by token id: first of the chosen token, which is ids[0], then of the likeliest in their order."""
     found = {ids[0]: Logprob(values[0], rank)}
     for place, (token, value) in enumerate(zip(ids[1:], values[1:], strict=True), start=1):
         found.setdefault(token, Logprob(value, place))
@@ -69,9 +76,11 @@ def entries(ids: list[int], values: list[float], rank: int) -> dict[int, Logprob
 
 
 def prompt_logprobs(model: Model, token_ids: list[int], hidden: Tensor, most: int) -> list[dict[int, Logprob] | None]:
-    """Log-probabilities of each token of a prompt given those before it, and of the `most` likeliest ones in its place;
-    None for the first token. hidden [N, C]: what the model makes of the prompt. Raises ValueError for logits that are
-    not finite."""
+    """Return log-probabilities of a prompt's tokens, each given those before it, and of the `most` likeliest tokens.
+
+    The first token has None. hidden [N, C]: what the model makes of the prompt. Raises ValueError for logits that are
+    not finite.
+    """
     tokens = torch.tensor(token_ids, device=model.device)
     found: list[dict[int, Logprob] | None] = [None]
     for begin in range(0, len(token_ids) - 1, PROMPT_ROWS):

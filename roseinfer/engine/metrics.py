@@ -1,5 +1,4 @@
-"""Metrics: timestamps of each sequence, and what the engine counts. planning/definitions.py says what follows from
-them."""
+"""Metrics: timestamps of each sequence, and what the engine counts. planning/definitions.py derives the rest."""
 
 from __future__ import annotations
 
@@ -22,9 +21,9 @@ HISTORY = 1024  # steps that are kept
 class SequenceTimes:
     """The timestamps of one sequence, filled while it runs.
 
-    arrival: it came. first_scheduled: its first step was scheduled. steps: for each new token, the step that made it.
-    ended: it finished or was aborted. Both are None until then, and typed Any: code that reads the times of a finished
-    sequence does not check.
+    arrival: when it came. first_scheduled: when its first step was scheduled. steps: for each new token, the step that
+    made it. ended: when it finished or was aborted. first_scheduled and ended are None until then, and typed Any: code
+    that reads the times of a finished sequence does not check.
     """
 
     arrival: float
@@ -37,8 +36,8 @@ class SequenceTimes:
 class RequestMetrics:
     """A request's timestamps so far, named as in vLLM, in seconds by the engine's clock. None: not yet.
 
-    Of several samples, the first one that was scheduled, the first token and the last one. finished_time: all of them
-    have ended. time_in_queue: first_scheduled_time - arrival_time.
+    With several samples these are the first time that one was scheduled, the first token of any and the last token of
+    any. finished_time: when all of them have ended. time_in_queue: first_scheduled_time - arrival_time.
     """
 
     arrival_time: float
@@ -64,7 +63,7 @@ class RequestMetrics:
 
 
 class Timekeeper:
-    """Writes the timestamps of sequences, whatever runs them."""
+    """Writes the timestamps of sequences, for any scheduler or engine that runs them."""
 
     def __init__(self) -> None:
         self._live: dict[int, SequenceTimes] = {}
@@ -75,7 +74,7 @@ class Timekeeper:
         return times
 
     def __len__(self) -> int:
-        """Sequences that have not ended."""
+        """Return the number of sequences that have not ended."""
         return len(self._live)
 
     def keep(self, seq_ids: set[int]) -> None:
@@ -85,19 +84,19 @@ class Timekeeper:
                 del kept[seq_id]
 
     def begin_step(self, seqs: list[Sequence], scheduled: float) -> None:
-        """A step of these sequences was scheduled."""
+        """Note that a step of these sequences was scheduled."""
         if self._unscheduled:
             for seq in seqs:
                 if times := self._unscheduled.pop(seq.seq_id, None):
                     times.first_scheduled = scheduled
 
     def give(self, seq: Sequence, step: StepRecord, num_tokens: int) -> None:
-        """A step gave a sequence so many tokens before its last one."""
+        """Note that a step gave a sequence num_tokens tokens before its last one."""
         if times := self._live.get(seq.seq_id):
             times.steps += [step] * num_tokens
 
     def end_step(self, step: StepRecord, done: list[Sequence]) -> None:
-        """A step gave each of these sequences a token, or ended it with an error."""
+        """Note that a step gave each of these sequences a token, or ended it with an error."""
         live = self._live
         for seq in done:
             if not seq.error:
@@ -106,14 +105,14 @@ class Timekeeper:
                 live.pop(seq.seq_id).ended = step.finish
 
     def end(self, seq: Sequence, now: float) -> None:
-        """A sequence was aborted, perhaps before all of `begin` was done: Ctrl-C strikes anywhere."""
+        """Note that a sequence was aborted, perhaps before `begin` was done: Ctrl-C strikes anywhere."""
         self._unscheduled.pop(seq.seq_id, None)
         if times := self._live.pop(seq.seq_id, None):
             times.ended = now
 
 
 class EngineMetrics:
-    """Counts and times of an engine since it was made. Counts are of everything, history is of the last HISTORY steps.
+    """Counts and times of an engine since it was made. Counts cover everything, history the last HISTORY steps.
 
     clock: seconds; it may be replaced before the first request.
     """
@@ -134,8 +133,10 @@ class EngineMetrics:
         return times
 
     def record(self, step: Step, ended: float, done: list[Sequence]) -> None:
-        """A step whose tokens came at `ended`. `done`: of its sequences, those that have one token more, or ended with
-        an error."""
+        """Record a step whose tokens came at `ended`.
+
+        done: those of its sequences that have one token more, or ended with an error.
+        """
         num_accepted = sum(step.accepted)
         num_tokens, num_new = sum(step.num_new), sum(not seq.error for seq in done) + num_accepted
         record = StepRecord(step.scheduled, step.launched, ended, self.clock(), num_tokens, num_new, *step.load)
@@ -155,10 +156,13 @@ class EngineMetrics:
         self.times.end(seq, self.clock())
 
     def counters(self) -> dict[str, int | float | None]:
-        """prefix_cache_hit_rate: of the tokens of all sequences that joined, the share that was found; None without a
-        prefix cache. drafted, accepted: tokens of drafts that steps verified, and those of them that became tokens of
-        a sequence. tokens_per_step: new tokens of a sequence in a step that gave it any, 1 without drafts; None before
-        the first one."""
+        """Return the counts by name, among them three that need an explanation.
+
+        prefix_cache_hit_rate: of the tokens of all sequences that joined, the share that was found; None without a
+        prefix cache. drafted, accepted: tokens of drafts that steps verified, and those of them that became tokens of a
+        sequence. tokens_per_step: new tokens of a sequence in a step that gave it any, 1 without drafts; None before
+        the first one.
+        """
         cache = self._scheduler.blocks.prefix_cache
         return {
             "steps": self.num_steps,

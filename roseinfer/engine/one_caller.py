@@ -10,11 +10,11 @@ from .interrupts import Edge, deferred_interrupts
 
 
 class InUse(RuntimeError):
-    """A call that came while another one was under way. It has changed nothing, and the other one goes on."""
+    """Raised for a call that came while another was under way. It has changed nothing, and the other one goes on."""
 
 
 class OneCaller:
-    """Lets one call at a time into an object. name: of the object, for the error."""
+    """Lets one call at a time into an object. name: how the error names the object."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -23,7 +23,7 @@ class OneCaller:
 
     @contextmanager
     def call(self) -> Iterator[Edge]:
-        """A call. Ctrl-C waits for its end, and for its edges: see deferred_interrupts.
+        """Enter a call. Ctrl-C waits for its end, and for its edges: see deferred_interrupts.
 
         Raises InUse, a RuntimeError, while another call is under way: in another thread, or further up in this one.
         """

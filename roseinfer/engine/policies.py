@@ -14,27 +14,33 @@ Place = tuple[int, int, int, int, Sequence]  # priority, round, the policy's key
 
 
 class Policy:
-    """An order within a round: arrivals 0 to ROUND - 1 of an engine, the next ROUND, and so on.
+    """Orders waiting requests within a round: arrivals 0 to ROUND - 1 of an engine, the next ROUND, and so on.
 
-    Earlier rounds go first whatever the policy says, so a sequence is overtaken by fewer than ROUND that came later.
+    Earlier rounds go first for every policy, so fewer than ROUND later sequences can overtake one.
     """
 
     name: ClassVar[str]
 
     def check(self, params: SamplingParams) -> None:
-        """Raises ValueError for a request that cannot be placed."""
+        """Raise ValueError for a request that cannot be placed."""
 
     def key(self, seq: Sequence) -> int:
-        """The smallest goes first, and of equals the one that came first. Must not change while a sequence waits."""
+        """Return the sequence's key: the smallest goes first, and of equals the one that came first.
+
+        A key must not change while its sequence waits.
+        """
         raise NotImplementedError
 
     def pick(self, waiting: list[Place], room: int) -> int:
-        """Which one of `waiting`, sorted by their places and not empty. room: tokens that free blocks hold."""
+        """Return the index of the next one in `waiting`, which is sorted by place and not empty.
+
+        room: tokens that free blocks hold.
+        """
         return 0
 
 
 class FirstCome(Policy):
-    """First come, first served."""
+    """Serves requests first come, first served."""
 
     name = "fcfs"
 
@@ -43,7 +49,7 @@ class FirstCome(Policy):
 
 
 class ShortestPrompt(Policy):
-    """Short prompts do not wait for long ones: the least waiting on average, paid for by the long ones."""
+    """Lets short prompts go before long ones: the wait is shortest on average, and the long ones pay for it."""
 
     name = "shortest"
 
@@ -52,7 +58,7 @@ class ShortestPrompt(Policy):
 
 
 class LongestOutput(Policy):
-    """Long outputs begin early, so that fewer are left alone at the end. For outputs whose lengths are known."""
+    """Begins long outputs early, so that fewer are left alone at the end. It needs outputs whose lengths are known."""
 
     name = "longest_output"
 
@@ -69,8 +75,10 @@ class LongestOutput(Policy):
 
 
 class Packed(Policy):
-    """The longest that free blocks have room for: no block stays idle because the first in the queue needs more.
-    Best fit, as in packing bins (Johnson et al., 1974)."""
+    """Picks the longest request that free blocks have room for, so that a large first one leaves no block idle.
+
+    This is best fit, as in packing bins (Johnson et al., 1974).
+    """
 
     name = "packed"
 
@@ -87,7 +95,7 @@ POLICIES: dict[str, type[Policy]] = {p.name: p for p in (FirstCome, ShortestProm
 
 
 def policy_for(policy: str | Policy) -> Policy:
-    """A policy by its name, or your own. Raises ValueError for another name."""
+    """Return the policy of this name, or the caller's own Policy. Raises ValueError for another name."""
     if isinstance(policy, Policy):
         return policy
     if not isinstance(policy, str) or policy not in POLICIES:

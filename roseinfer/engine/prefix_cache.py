@@ -11,14 +11,16 @@ from roseinfer.sequence import Sequence
 
 
 def block_key(before: bytes, token_ids: list[int]) -> bytes:
-    """Key of a full block: sha256 over the key of the block before it and its own tokens, so over the whole text."""
+    """Return a full block's key: sha256 over the key of the block before and its own tokens, so over the whole text."""
     return sha256(before + array("q", token_ids).tobytes()).digest()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:
-    """A block that can be found. before: the entry of the block before it in the text, None for the first. after: those
-    that go on from it."""
+    """A block that can be found by its text.
+
+    before: the entry of the block before it in the text, None for the first. after: the entries that continue it.
+    """
 
     key: bytes
     block: int
@@ -28,11 +30,13 @@ class Entry:
 
 
 class PrefixCache:
-    """Blocks by the text that they hold, for one model and one dtype: `salt` begins every chain of keys with what else
-    K and V depend on, should keys ever leave the engine.
+    """Finds blocks by the text that they hold, for one model and one dtype.
 
-    A key only finds an entry. It is believed when its tokens, and the entry before it, are the ones that were looked
-    for, so keys that collide cost a hit and never an output. (vLLM's "automatic prefix caching" trusts its keys.)
+    salt: begins every chain of keys with what else K and V depend on, should keys ever leave the engine.
+
+    A key only finds an entry. The entry counts as a hit only when its tokens, and the entry before it, are the ones
+    that were looked for, so keys that collide cost a hit and never an output. (vLLM's "automatic prefix caching" trusts
+    its keys.)
     """
 
     def __init__(self, block_size: int, salt: bytes = b"") -> None:
@@ -49,11 +53,11 @@ class PrefixCache:
 
     @property
     def hit_rate(self) -> float:
-        """Share of tokens that were found, counted over all sequences each time that they joined."""
+        """The share of tokens that were found, counted over all sequences each time that they joined."""
         return self.num_found_tokens / self.num_asked_tokens if self.num_asked_tokens else 0.0
 
     def find(self, seq: Sequence) -> list[Entry]:
-        """The entries of a sequence's full blocks, from the first one to the last that is there."""
+        """Return the entries of a sequence's full blocks, from the first one to the last that is in the cache."""
         found: list[Entry] = []
         for i, key in enumerate(self._keys(seq, len(seq) // self.block_size)):
             entry = self.entries.get(key)
@@ -63,14 +67,14 @@ class PrefixCache:
         return found
 
     def is_being_computed(self, seq: Sequence) -> bool:
-        """Whether the first of its full blocks that is not there is on its way."""
+        """Whether another sequence is computing the first of this one's full blocks that is not in the cache."""
         for key in self._keys(seq, len(seq) // self.block_size):
             if key not in self.entries:
                 return key in self._computing
         return False
 
     def claim(self, seq: Sequence, num_found: int) -> None:
-        """Mark its full blocks after the first num_found as being computed."""
+        """Mark a sequence's full blocks after the first num_found as being computed."""
         self._claims[seq.seq_id] = claimed = seq.block_keys[num_found:]
         self._computing.update(claimed)
 
@@ -78,8 +82,11 @@ class PrefixCache:
         self._computing.difference_update(self._claims.pop(seq_id, ()))
 
     def put(self, seq: Sequence, index: int, block: int, before: Entry | None) -> Entry | None:
-        """Let a block be found as the sequence's block number `index`. The entry; an earlier one with the same text,
-        if there is one; None where another text has the key, and where the block before it is not found any more."""
+        """Let a block be found as the sequence's block number `index`, and return its entry.
+
+        Return the earlier entry with the same text if there is one; None where another text has the key, and where the
+        block before it is not found any more.
+        """
         key, token_ids = self._keys(seq, index + 1)[index], self._tokens(seq, index)
         self._computing.discard(key)
         if before and self.entries.get(before.key) is not before:
@@ -119,7 +126,7 @@ class PrefixCache:
         return freed
 
     def check(self) -> None:
-        """Every entry is found by its key and by its block; only blocks with an entry are idle."""
+        """Check that every entry is found by its key and by its block, and that only blocks with an entry are idle."""
         assert {entry.block: entry for entry in self.entries.values()} == self.of_block, "entries and blocks differ"
         assert all(key == entry.key for key, entry in self.entries.items()), "an entry under another key"
         assert all(len(entry.token_ids) == self.block_size for entry in self.entries.values()), "a block is not full"
@@ -133,14 +140,14 @@ class PrefixCache:
         assert self.unproven <= {*self.entries.values()}, "an entry is unproven and not there"
 
     def _from(self, block: int) -> list[Entry]:
-        """Yield its entry, and then all that go on from it."""
+        """Return the entry of a block, and then all that go on from it."""
         entries = [self.of_block[block]]
         for entry in entries:
             entries += entry.after
         return entries
 
     def _keys(self, seq: Sequence, num_blocks: int) -> list[bytes]:
-        """Keys of the sequence's first blocks. The sequence keeps them, so no token is hashed twice."""
+        """Return the keys of the sequence's first blocks. The sequence keeps them, so no token is hashed twice."""
         keys = seq.block_keys
         for i in range(len(keys), num_blocks):
             keys.append(block_key(keys[-1] if keys else self.salt, self._tokens(seq, i)))
