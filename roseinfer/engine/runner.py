@@ -1,5 +1,4 @@
-"""Runner: one step of the engine. Prepare its inputs, one flat forward, choose the tokens. KVPool: K and V of all
-blocks."""
+"""Runner: one step of the engine, from inputs over one flat forward to tokens. KVPool: K and V of all blocks."""
 
 from __future__ import annotations
 
@@ -31,10 +30,10 @@ Where = tuple[Tensor, Tensor, Tensor, Tensor]  # slot_mapping, query_start, cont
 
 
 class KVPool:
-    """memory [2, L, num_blocks + 1, H_kv, block_size, D] in the model's dtype, on its device.
+    """K and V of all blocks in one memory: [2, L, num_blocks + 1, H_kv, block_size, D], on the model's device.
 
-    Head-major: what one head keeps in a block is one piece of memory, which a program reads from end to end. The last
-    block belongs to no sequence: padding rows write there (`dummy_block`).
+    It has the model's dtype. It is head-major: what one head keeps in a block is one piece of memory, which a program
+    reads from end to end. The last block belongs to no sequence: padding rows write there (`dummy_block`).
     """
 
     def __init__(self, model: Model, num_blocks: int, block_size: int) -> None:
@@ -46,17 +45,19 @@ class KVPool:
         self.layers: list[tuple[Tensor, Tensor]] = [(k, v) for k, v in zip(*self.memory, strict=True)]
 
     def copy_blocks(self, copies: dict[int, int]) -> None:
-        """{block: block to copy}, in all layers. Every block is read before any is written."""
+        """Copy blocks in all layers, {block: block to copy}. Every block is read before any is written."""
         if copies:
             to, source = torch.tensor([list(copies), list(copies.values())], device=self.memory.device)
             self.memory[:, :, to] = self.memory[:, :, source]
 
 
 class Runner:
-    """Holds what stays the same from step to step: weights, pool, input buffers, the attention's result, and graphs of
-    the decode step. enforce_eager: without graphs, every step started operation by operation. overlap: steps may be
-    launched while the one before is in flight; on a CPU, which would compute them in turn, by a thread. max_num_rows:
-    tokens that a step chooses at most, None for one of each sequence."""
+    """Holds what stays the same from step to step: weights, pool, input buffers, the attention's result, decode graphs.
+
+    enforce_eager: start every step operation by operation, without graphs. overlap: steps may be launched while the one
+    before is in flight; a CPU, which would compute them in turn, needs a thread for it. max_num_rows: how many tokens a
+    step chooses at most, None for one of each sequence.
+    """
 
     def __init__(
         self,
@@ -82,11 +83,11 @@ class Runner:
         self.graphs = None if enforce_eager else DecodeGraphs(self.step, self.inputs, max_num_seqs, model.device)
 
     def whole_step(self) -> WholeStep | None:
-        """The compiled function that computes a step, where there is one for the model."""
+        """Return the compiled function that computes a step, None where there is none for the model."""
         return whole_step_of(self.model, self.pool.memory)
 
     def run(self, step: Step) -> list[int]:
-        """Compute a step: the token that follows each of step.chosen.
+        """Compute a step and return the token that follows each of step.chosen.
 
         Raises ValueError for logits that are not finite. After any error the step can be made again.
         """
@@ -102,8 +103,10 @@ class Runner:
             raise
 
     def launch(self, step: Step) -> None:
-        """Hand a step to the device, to be computed after those in flight; nothing is waited for. Its tokens are waited
-        for later, or it is dropped."""
+        """Hand a step to the device, to be computed after those in flight, and wait for nothing.
+
+        Its tokens are waited for later, or it is dropped.
+        """
         with span("roseinfer.engine.prepare"):
             last = self.last
             batch = make_batch(step, self.blocks, self.inputs, last, self.graphs.sizes if self.graphs else None)
@@ -121,8 +124,7 @@ class Runner:
             seq.num_in_flight += n
 
     def wait(self, step: Step) -> list[int]:
-        """The token of each of step.rows, NO_TOKEN for logits that are not finite. Raises what the step itself
-        raised."""
+        """Return the token of each of step.rows, NO_TOKEN for logits that are not finite. Raises the step's errors."""
         tokens = step.future.result()
         if tokens.is_copied:
             tokens.is_copied.synchronize()
@@ -134,7 +136,7 @@ class Runner:
         return tokens.on_host.tolist()
 
     def drop(self, step: Step) -> None:
-        """Wait for the device, then discard a step, and with it all later ones: they can be made again."""
+        """Wait for the device, then discard a step and all later ones, which can then be made again."""
         step.future.exception()
         self.blocks.copy_first(step.copies)
         self.last = None
@@ -142,9 +144,11 @@ class Runner:
             seq.num_in_flight = 0
 
     def prompt_logprobs(self, token_ids: list[int], num_likeliest: int) -> list[dict[int, Logprob] | None]:
-        """Log-probabilities of a prompt's tokens after its first one, for which there is None, and of that many
-        likeliest tokens in their places. The prompt is computed for this alone: the KV pool is neither read nor
-        written. Raises ValueError for logits that are not finite."""
+        """Return log-probabilities of a prompt's tokens, and of the num_likeliest likeliest tokens in their places.
+
+        The first token has None. The prompt is computed for this alone: the KV pool is neither read nor written. Raises
+        ValueError for logits that are not finite.
+        """
 
         @torch.inference_mode()
         def work() -> list[dict[int, Logprob] | None]:
@@ -155,8 +159,11 @@ class Runner:
         return self.device.launch(work, len(token_ids)).result()
 
     def warm_up(self) -> None:
-        """Have made what only first steps make, so that no request waits for it: kernels compiled, libraries set up,
-        and on a GPU the graph of every size captured. Needs a free block, and leaves it free."""
+        """Make what only first steps make, so that no request waits for it.
+
+        That is: kernels are compiled, libraries set up, and on a GPU the graph of every size is captured. Needs a free
+        block, and leaves it free.
+        """
         longest = min(self.pool.block_size, self.model.config.max_model_len, self.max_num_tokens)
         prompt = Sequence([0] * min(8, longest), SamplingParams(temperature=0))
         self.blocks.reserve({prompt.seq_id: len(prompt)})
@@ -166,7 +173,7 @@ class Runner:
             self.graphs.warm_up(self.blocks)
 
     def prepare(self, step: Step) -> Batch:
-        """A batch that is ready for `step`, the method, without padding rows."""
+        """Return a batch that is ready for the method `step`, without padding rows."""
         batch = make_batch(step, self.blocks, self.inputs, self.last)
         self.receive(batch, self.blocks.copies)
         return batch
@@ -175,7 +182,7 @@ class Runner:
 
     @torch.inference_mode()  # here, not on a function made in each step: to decorate one takes the host longer
     def work(self, step: Step, batch: Batch, last: Step | None, compute: Compute) -> StepTokens:
-        """last: the step before, if it was in flight when this one was launched."""
+        """Compute a step on the device. last: the step before, if it was in flight when this one was launched."""
         rows, fed_by = step.rows, last if batch.num_fed else None
         self.receive(batch, step.copies, fed_by.future.result().on_device if fed_by else None)
         with span("roseinfer.engine.forward"):
@@ -186,7 +193,7 @@ class Runner:
             return self.choose(logits[: len(rows)], tokens[: len(rows)], rows, lengths, step.changed)
 
     def receive(self, batch: Batch, copies: dict[int, int], tokens: Tensor | None = None) -> None:
-        """First blocks are copied, then the inputs come; tokens: of the step before, where the batch needs them."""
+        """Copy blocks, then upload the inputs. tokens: those of the step before, where the batch needs them."""
         self.pool.copy_blocks(copies)
         copies.clear()
         self.inputs.upload(batch.host)
@@ -214,8 +221,10 @@ class Runner:
         return StepTokens(tokens, on_host, is_copied, logprobs)
 
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Logits [R, V] and greedy token ids [R]: what of a step is the same every time, and so can be captured. It
-        reads nothing on the host and keeps nothing."""
+        """Compute logits [R, V] and greedy token ids [R]: the part of a step that is the same every time.
+
+        So it can be captured: it reads nothing on the host and keeps nothing.
+        """
         if self.whole:
             with interruptible():
                 return self.whole(batch)
@@ -225,7 +234,7 @@ class Runner:
         return logits, torch.where(largest.isfinite(), tokens, NO_TOKEN)
 
     def forward(self, batch: Batch) -> Tensor:
-        """Logits [R, V] of the batch's sample_rows; K and V of all tokens are written to the pool."""
+        """Return logits [R, V] of the batch's sample_rows, and write K and V of all tokens to the pool."""
         if self.whole:
             return self.whole(batch)[0]
         with interruptible():  # it may take long, and keeps nothing
@@ -233,13 +242,13 @@ class Runner:
         return self.model.logits(hidden if batch.is_decode else hidden[batch.sample_rows])
 
     def prompt_hidden(self, token_ids: list[int]) -> Tensor:
-        """Hidden states [N, C] of a prompt alone, without the pool."""
+        """Return the hidden states [N, C] of a prompt alone, without the pool."""
         tokens = torch.tensor(token_ids, device=self.model.device)
         with interruptible():
             return self.model(tokens, torch.arange(len(token_ids), device=self.model.device), PromptAttention())
 
     def attend(self, batch: Batch) -> Attend:
-        """Attention over the pool, whose result lies in the same memory in every layer and step."""
+        """Return attention over the pool. Its result lies in the same memory in every layer and step."""
         where = batch.slot_mapping, batch.query_start, batch.context_lens, batch.block_tables
         return partial(paged_attend, self.attention, self.pool, where, self.attended[: len(batch.token_ids)])
 
@@ -254,6 +263,5 @@ def paged_attend(
     k: Tensor,
     v: Tensor,
 ) -> Tensor:
-    """One layer's attention over the pool. where: see kernels/attention.py. out:
-    [N, H, D], filled and returned."""
+    """Run one layer's attention over the pool. where: see kernels/attention.py. out: [N, H, D], filled and returned."""
     return attention(q, k, v, *pool.layers[layer], *where, out)

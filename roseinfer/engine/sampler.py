@@ -24,7 +24,7 @@ def sampler_shapes(max_num_rows: int) -> Shapes:
 
 
 class Sampler:
-    """Sample up to max_num_rows rows. Greedy rows keep the tokens that the step has chosen; others are drawn here.
+    """Samples up to max_num_rows rows. Greedy rows keep the tokens that the step has chosen; others are drawn here.
 
     Rows with a seed get the tokens that roseinfer.sampling.sample gives them.
     """
@@ -36,8 +36,10 @@ class Sampler:
     def __call__(
         self, logits: Tensor, tokens: Tensor, seqs: list[Sequence], lengths: np.ndarray | None = None
     ) -> Tensor:
-        """logits [B, V] and the greedy tokens of Runner.step [B] -> token ids [B], row i chosen by seqs[i].params.
-        lengths [B]: of the sequences, for when a step in flight makes them longer than they are now, or drafts do."""
+        """Return token ids [B], row i chosen by seqs[i].params, from logits [B, V] and Runner.step's greedy tokens [B].
+
+        lengths [B]: of the sequences, for when a step in flight makes them longer than they are now, or drafts do.
+        """
         drawn = [row for row, seq in enumerate(seqs) if seq.params.temperature > 0]
         if not drawn:
             return tokens
@@ -47,7 +49,7 @@ class Sampler:
         return tokens.index_copy(0, rows, torch.where(tokens[rows] == NO_TOKEN, NO_TOKEN, winners))
 
     def probabilities(self, logits: Tensor, seqs: list[Sequence], drawn: list[int]) -> tuple[Tensor, Tensor]:
-        """The rows that are drawn, [R], and what each is drawn from, [R, V]."""
+        """Return the rows that are drawn, [R], and the distribution that each is drawn from, [R, V]."""
         params = [seqs[row].params for row in drawn]
         filtered = [row for row, p in enumerate(params) if is_filtered(p)]
         self.inputs.begin()
@@ -74,7 +76,7 @@ class Sampler:
         return rows, probs
 
     def noise(self, seqs: list[Sequence], lengths: list[int]) -> Tensor:
-        """[R, V] from the exponential distribution; a row with a seed from a generator of its own."""
+        """Return noise [R, V] from the exponential distribution; a row with a seed has a generator of its own."""
         noise = torch.empty(len(seqs), self.vocab_size, device=self.device).exponential_()
         for row, seq, length in zip(noise, seqs, lengths, strict=True):
             if generator := generator_of(seq, self.device, length):

@@ -19,11 +19,12 @@ from .step import Step, not_finite
 
 
 class Scheduler:
-    """Continuous batching (Orca: Yu et al., 2022) under a token budget, prompts in chunks (Sarathi-Serve: Agrawal et
-    al., 2024).
+    """Continuous batching (Orca: Yu et al., 2022) under a token budget, with chunked prompts.
 
     A step has one token of each sequence that decodes, and then, up to max_num_batched_tokens, prompts: of those that
-    run, and of those that wait, in the policy's order. So at most the last one is cut, and goes on in the next step.
+    run, and of those that wait, in the policy's order. So at most the last one is cut, and goes on in the next step
+    (Sarathi-Serve: Agrawal et al., 2024).
+
     A sequence joins when the pool has blocks for all tokens that it has now. When a running one finds the pool empty,
     the youngest is preempted: it gives back its blocks, waits, and is computed again (vLLM: Kwon et al., 2023).
 
@@ -52,7 +53,7 @@ class Scheduler:
     def of(
         cls, config: EngineConfig, longest: int, eos_token_ids: tuple[int, ...] = (), salt: bytes = b""
     ) -> Scheduler:
-        """Make a scheduler over an empty pool. longest: tokens of the longest sequence. salt: of the prefix cache."""
+        """Make a scheduler over an empty pool. longest: tokens of the longest sequence. salt: the prefix cache's."""
         cache = PrefixCache(config.block_size, salt) if config.enable_prefix_caching else None
         max_blocks = min(config.num_blocks, -(-longest // config.block_size))
         blocks = BlockManager(config.num_blocks, config.block_size, config.max_num_seqs, max_blocks, cache)
@@ -72,7 +73,7 @@ class Scheduler:
         return bool(self._waiting or self.running)
 
     def __contains__(self, seq: Sequence) -> bool:
-        """Whether it waits or runs here."""
+        """Whether the sequence waits or runs here."""
         return seq.seq_id in self._arrivals
 
     def add(self, seq: Sequence) -> None:
@@ -80,11 +81,13 @@ class Scheduler:
         insort(self._waiting, self._place(seq))
 
     def schedule(self) -> Step | None:
-        """The next step, blocks for it reserved; None without work. Scheduling again without a launch gives the same
-        step again, and maybe new arrivals.
+        """Return the next step and reserve blocks for it; None without work.
 
-        Tokens in flight count as cached, and each sequence as having the token that it gets by that. Then None can also
-        mean that a sequence has to be preempted, which waits until no step in flight computes one: so no token is lost.
+        Scheduling again without a launch gives the same step again, and maybe new arrivals.
+
+        Tokens in flight count as cached, and each sequence as having the token that they produce. Then None can also
+        mean that a sequence has to be preempted, which waits until no step in flight computes one, so that no token is
+        lost.
         """
         # num_cached_tokens + num_in_flight is seq.num_launched_tokens, spelled out in loops over every sequence.
         growing = self._growing()
@@ -119,9 +122,11 @@ class Scheduler:
         return Step(seqs, num_new, is_cut) if seqs else None
 
     def reserve_drafts(self, step: Step, wishes: List[int]) -> list[int]:
-        """How many tokens of a draft each of the step's first sequences may have, up to its wish, blocks for them
-        reserved: as many as are left of the step's tokens, of the sequence's, and of the free blocks. Nothing is
-        preempted for a draft."""
+        """Return how many draft tokens each of the step's first sequences may have, up to its wish, and reserve blocks.
+
+        The limits are what is left of the step's tokens, of the sequence's, and of the free blocks. Nothing is
+        preempted for a draft.
+        """
         blocks, size = self.blocks, self.blocks.block_size
         room, most = self.max_num_batched_tokens - sum(step.num_new), []
         for seq, wish in zip(step.seqs, wishes, strict=False):
@@ -134,14 +139,15 @@ class Scheduler:
         return most
 
     def drop_drafts(self) -> None:
-        """Give back what was reserved for drafts that no step is going to verify. Needs that none is in flight."""
+        """Give back the blocks of drafts that no step is going to verify. Needs that no draft is in flight."""
         for seq in self.running:
             self.blocks.trim(seq.seq_id, len(seq))
 
     def commit(self, step: Step, tokens: list[int]) -> list[Sequence]:
-        """Count a step's tokens as cached; append its tokens, one for each of step.rows. A sequence that its token
-        finishes gives back its blocks, and so does one that gets NO_TOKEN: it ends with an error. Return those that
-        have a new token or ended.
+        """Append a step's tokens, one for each of step.rows, and return the sequences with a new token or that ended.
+
+        The tokens that the step computed count as cached from now on. A sequence that its token finishes gives back its
+        blocks, and so does one that gets NO_TOKEN: it ends with an error.
 
         A sequence that ended or was preempted since the step was scheduled gets nothing: its token is dropped.
         """
@@ -184,7 +190,7 @@ class Scheduler:
     def abort(self, seq: Sequence) -> None:
         """End a sequence that waits or runs, and give back its blocks. Raises ValueError for any other.
 
-        Also after Ctrl-C in the middle of a call, when it may stand in both queues or in none.
+        This also works after Ctrl-C in the middle of a call, when it may stand in both queues or in none.
         """
         if seq not in self:
             raise ValueError(f"sequence {seq.seq_id} neither waits nor runs here: it has ended, or was never added")
@@ -199,8 +205,10 @@ class Scheduler:
         seq.finish_reason = "abort"
 
     def preempt(self, seq: Sequence) -> None:
-        """Let a running sequence give back its blocks and wait for its turn again. It keeps its tokens. What a step in
-        flight computes is committed before the next one is scheduled, or dropped."""
+        """Let a running sequence give back its blocks and wait for its turn again. It keeps its tokens.
+
+        What a step in flight computes is committed before the next one is scheduled, or dropped.
+        """
         self.running.remove(seq)
         self.blocks.free(seq.seq_id)
         seq.num_cached_tokens = 0
@@ -208,8 +216,11 @@ class Scheduler:
         insort(self._waiting, self._place(seq))
 
     def _accept_drafts(self, step: Step, tokens: list[int]) -> tuple[list[int], list[int]]:
-        """Append the drafts that hold, up to a token that ends the sequence. Return what is left to commit, as of a
-        step without drafts: how many tokens of each sequence become cached, and the last token of each."""
+        """Append accepted drafts, up to a token that ends the sequence, and return what is left to commit.
+
+        That is the same as for a step without drafts: how many tokens of each sequence become cached, and the last
+        token of each.
+        """
         num_new, last, row = list(step.num_new), [], 0
         for i, (seq, draft) in enumerate(zip(step.seqs, step.drafts, strict=False)):
             given = verified(draft, tokens[row : row + 1 + len(draft)])
@@ -235,7 +246,7 @@ class Scheduler:
         return given
 
     def _growing(self) -> list[Sequence]:
-        """Sequences whose next token begins a block, the oldest first."""
+        """Return the sequences whose next token begins a block, the oldest first."""
         size, blocks = self.blocks.block_size, self.blocks
         growing = [
             seq
@@ -247,7 +258,7 @@ class Scheduler:
         return sorted(growing, key=self._age)
 
     def _grow(self, growing: list[Sequence]) -> bool:
-        """A block for each of them. True if that took a preemption."""
+        """Reserve a block for each of these sequences. Return True if that took a preemption."""
         blocks, before = self.blocks, self.num_preemptions
         for seq in growing:
             while seq.seq_id in blocks and not blocks.num_free:
@@ -257,13 +268,16 @@ class Scheduler:
         return self.num_preemptions > before
 
     def _joining(self, may_admit: bool, set_aside: list[Place]) -> Iterator[Sequence]:
-        """Sequences that join, as they are asked for."""
+        """Yield sequences that join, each when it is asked for."""
         while may_admit and (seq := self._admit(set_aside)):
             yield seq
 
     def _admit(self, set_aside: list[Place]) -> Sequence | None:
-        """The next one joins, if there is a place for it and blocks for all its tokens. Set aside, each with a place
-        that stays free for it, are those that can share what a running one computes now: in the next step, maybe."""
+        """Let the next sequence join, if there is a place and blocks for all its tokens, and return it, else None.
+
+        Those that can share what a running one computes now are set aside: they join in a later step, and a place stays
+        free for each of them.
+        """
         while self._waiting and len(self.running) + len(set_aside) < self.max_num_seqs:
             at = self.policy.pick(self._waiting, self.blocks.num_free * self.blocks.block_size)
             seq = self._waiting[at][-1]
@@ -284,7 +298,7 @@ class Scheduler:
         return seq.priority, arrival // ROUND, self.policy.key(seq), arrival, seq
 
     def _age(self, seq: Sequence) -> tuple[int, int]:
-        """The least important, and of those the youngest, is the largest."""
+        """Return a sort key by which the least important sequence, and of those the youngest, is the largest."""
         return seq.priority, self._arrivals[seq.seq_id]
 
     def _end(self, seq: Sequence) -> None:

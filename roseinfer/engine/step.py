@@ -19,11 +19,12 @@ from .logprobs import StepLogprobs
 class StepRecord(NamedTuple):
     """One step of an engine, and the timestamps that its tokens have in common, in seconds by the engine's clock.
 
-    scheduled: the scheduler begins to put the step together. inference_begin: it is handed over to be run.
-    inference_end: its tokens are on the host. finish: its sequences have them.
-    num_tokens: that it computed. num_new_tokens: that it chose. num_running, num_waiting: sequences, as it was put
-    together. Of another engine's step nothing but finish may be known; the rest is None then. Its type is Any, not
-    None: a step of this engine has them all, and needs no check.
+    scheduled: when the scheduler began to put the step together. inference_begin: when it was handed over to be run.
+    inference_end: when its tokens were on the host. finish: when its sequences had them.
+
+    num_tokens: how many it computed. num_new_tokens: how many it chose. num_running, num_waiting: how many sequences
+    ran and waited as it was put together. For another engine's step perhaps only finish is known; the rest is None
+    then. The type is Any and leaves None out: a step of this engine has them all, and needs no check.
     """
 
     scheduled: float | Any
@@ -38,13 +39,15 @@ class StepRecord(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """num_new[i] tokens of seqs[i]: the scheduler makes it, the runner computes it, and the scheduler commits it.
+    """A step over num_new[i] tokens of seqs[i], which the scheduler makes, the runner computes, the scheduler commits.
 
-    seqs: first those that decode, then prompts. is_cut: the last one is a prompt that goes on in the next step.
-    drafts: with speculative decoding, tokens that may follow the text of each of the first sequences: num_new counts
-    them, and the step chooses a token after each of them, too. accepted: once committed, how many of them hold.
-    Once launched, copies: blocks that are copied first, {block: source}. changed: rows whose requests change logits.
-    future: what the device is making of it.
+    seqs: first those that decode, then prompts. is_cut: the last one is a prompt that goes on in the next step. drafts:
+    with speculative decoding, tokens that may follow the text of each of the first sequences: num_new counts them, and
+    the step chooses a token after each of them, too. accepted: once committed, how many drafts were accepted.
+
+    Set by the launch: copies: blocks that are copied first, {block: source}. changed: rows whose requests change
+    logits. future: what the device is making of the step.
+
     scheduled, launched: timestamps, when the scheduler began and when the step was handed over. load: how many
     sequences ran and waited, as the step was put together.
     """
@@ -75,15 +78,17 @@ class Step:
         return [seq for seq, draft in drafting for _ in range(1 + len(draft))] + self.chosen[len(self.drafts) :]
 
     def own_error(self, seq: Sequence) -> str | None:
-        """Why one of its sequences gets no token, once the step is computed, if the sequence's own params are the
-        cause; None where the model's logits are."""
+        """Return why one of its sequences gets no token, if the sequence's own params are the cause.
+
+        Call it once the step is computed. None where the model's logits are the cause.
+        """
         # A row after a draft that does not hold may have failed, too: its text is longer than the sequence.
         whys = [each.why_no_token() for each in self.changed if each.seq is seq and each.length == len(seq)]
         return whys[0] if whys else None
 
     @property
     def is_decode(self) -> bool:
-        """One new token of each sequence."""
+        """Whether the step computes one new token of each sequence."""
         return len(self.num_new) == sum(self.num_new)
 
 
@@ -93,8 +98,10 @@ def not_finite(seq: Sequence) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StepTokens:
-    """The tokens of a step, [R], on the device, where the next step finds them; the same on the host, once is_copied
-    has been waited for (None: at once); log-probabilities where a request asked for them."""
+    """The tokens of a step, [R]: on_device for the next step, on_host once is_copied was waited for (None: at once).
+
+    logprobs: log-probabilities where a request asked for them.
+    """
 
     on_device: Tensor
     on_host: Tensor

@@ -22,8 +22,10 @@ from .batch import Batch
 
 
 def has_whole_step(shape: ModelConfig, dtype: torch.dtype, layout: type[nn.Module] | None) -> bool:
-    """Whether the compiled function computes a model of that shape with its matrices in that layout: rows of x are not
-    padded to pairs of bfloat16, or to whole groups for fewer bits."""
+    """Whether the compiled function computes a model of that shape with its matrices in that layout.
+
+    It does not pad rows of x to pairs of bfloat16, or to whole groups for fewer bits.
+    """
     if (
         layout is None
         or not issubclass(layout, (TiledLinear, QuantizedLinear))
@@ -35,19 +37,22 @@ def has_whole_step(shape: ModelConfig, dtype: torch.dtype, layout: type[nn.Modul
 
 
 def address_bytes(shape: ModelConfig, dtype: torch.dtype, layout: type[nn.Module] | None) -> int:
-    """Bytes of a WholeStep's tables of addresses, 0 where there is none."""
+    """Return the bytes of a WholeStep's tables of addresses, 0 where there is no WholeStep."""
     return 8 * (shape.num_layers * COLUMNS + ENDS) if has_whole_step(shape, dtype, layout) else 0
 
 
 def whole_step_of(model: Model, memory: Tensor) -> WholeStep | None:
-    """memory: the pool's. None where operations are started one by one."""
+    """Return the model's WholeStep, None where operations are started one by one. memory: the pool's."""
     layout = None if model.lm_head is None else type(model.lm_head)
     is_known = isinstance(model, (GPT2, Llama)) and has_whole_step(model.config, model.dtype, layout)
     return WholeStep(model, memory) if is_known else None
 
 
 class WholeStep:
-    """model: prepared, of a shape that has_whole_step. memory: the pool's."""
+    """Computes the forward of a model in one compiled call.
+
+    model: prepared, of a shape that has_whole_step. memory: the pool's.
+    """
 
     def __init__(self, model: Model, memory: Tensor) -> None:
         assert isinstance(model, (GPT2, Llama)) and isinstance(model.lm_head, (TiledLinear, QuantizedLinear))
@@ -73,8 +78,10 @@ class WholeStep:
         self.vocab_size = c.vocab_size
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Logits [R, V] float32 and greedy tokens [R] of the batch's sample_rows, NO_TOKEN for a row that is not
-        finite. K and V of all tokens are written to the pool."""
+        """Return logits [R, V] float32 and greedy tokens [R] of the batch's sample_rows, and write K and V to the pool.
+
+        A row that is not finite gets NO_TOKEN. K and V of all tokens are written.
+        """
         logits = torch.empty(len(batch.sample_rows), self.vocab_size)
         tokens = torch.empty(len(batch.sample_rows), dtype=torch.int64)
         self.compute(

@@ -20,10 +20,11 @@ def capture(
     memory: Graph | None = None,
     names: Mapping[str, Tensor] | None = None,
 ) -> Graph:
-    """A graph of `run_step`, whose `replay()` does what the step did and returns its result.
+    """Return a graph of `run_step`, whose `replay()` does what the step did and returns its result.
 
     run_step: reads only tensors that stay where they are, and what it makes of them; it is run here, more than once.
     memory: an earlier graph to share results' memory with, on a GPU. names: for tensors, in a RecordedGraph's code.
+
     Raises RuntimeError for a step in which the host waits for a value.
     """
     if device.type == "cuda":

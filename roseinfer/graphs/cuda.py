@@ -11,10 +11,12 @@ import torch
 
 
 class CudaGraph:
-    """run_step: runs on the GPU, takes nothing, returns tensors. What it reads from outside has to stay where it lies.
+    """A CUDA graph of run_step, which runs on the GPU, takes nothing and returns tensors.
 
-    memory: another graph whose memory this one uses, too; then the results of both hold until either is replayed.
-    NVIDIA, "CUDA Programming Guide", on graphs. Raises RuntimeError where the step does what a capture forbids.
+    What run_step reads from outside has to stay where it lies. memory: another graph whose memory this one uses, too;
+    then the results of both hold until either is replayed.
+
+    See NVIDIA, "CUDA Programming Guide", on graphs. Raises RuntimeError where the step does what a capture forbids.
     """
 
     def __init__(self, run_step: Callable[[], Any], memory: CudaGraph | None = None) -> None:
@@ -31,15 +33,17 @@ class CudaGraph:
             self.result = run_step()
 
     def replay(self) -> Any:
-        """The step's result, in the same memory every time: read or copy it before the next replay."""
+        """Run the step and return its result, in the same memory every time: read or copy it before the next replay."""
         self.graph.replay()
         return self.result
 
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Collect Python's garbage before the block, and none inside. Garbage may hold an older graph, and no graph may be
-    destroyed while a stream is captured."""
+    """Collect Python's garbage before the block, and none inside.
+
+    Garbage may hold an older graph, and no graph may be destroyed while a stream is captured.
+    """
     was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()

@@ -1,4 +1,4 @@
-"""Operations in which the host waits for the device: for a value, or for the size of a result that depends on values.
+"""Operations in which the host waits for the device: for a value, or for a result whose size depends on values.
 
 While a CUDA graph is captured the device computes nothing, so there is nothing to wait for.
 """
@@ -31,7 +31,7 @@ HOST_WAITS = {
 
 
 class BelowDispatch(TorchFunctionMode):
-    """Calls `found` with what a step does that no dispatcher sees where tensors lie in the host's memory."""
+    """Calls `found` with a reason when a step bypasses the dispatcher, as it can where tensors lie in the host's memory."""
 
     def __init__(self, found: Callable[[str], None]) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class BelowDispatch(TorchFunctionMode):
 
 
 def why_host_waits(func: Any, args: tuple[Any, ...]) -> str | None:
-    """func: as an OperationMode gets it, with its arguments. None where the host does not wait."""
+    """Return why the host waits in an operation, None where it does not. func: as an OperationMode gets it."""
     name = name_of(func)
     masks = [x for x in tree_leaves(args[1:2]) if isinstance(x, Tensor) and x.dtype == torch.bool]
     if name == "aten::index_put_" and masks and args[2].numel() > 1:  # one value needs no size: it fills under the mask

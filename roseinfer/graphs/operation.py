@@ -36,7 +36,7 @@ class OperationMode(TorchDispatchMode):
         return self.on_operation(func, args, kwargs or {})
 
     def on_operation(self, func: Any, args: tuple, kwargs: dict) -> Any:
-        """func: an operation of PyTorch, or a function that is one. Calls it and returns its result."""
+        """Call `func`, an operation of PyTorch or a function that counts as one, and return its result."""
         raise NotImplementedError
 
 
@@ -49,9 +49,10 @@ _this_thread = _ThisThread()
 
 
 def operation(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: to an OperationMode the function is one operation, whatever it asks of PyTorch inside.
+    """Decorate a function so that an OperationMode sees it as one operation, not as what it asks of PyTorch inside.
 
-    Take the tensors that it reads or writes as arguments: a recorder knows no others."""
+    Take the tensors that it reads or writes as arguments: a recorder knows no others.
+    """
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -75,10 +76,10 @@ def is_inside_operation() -> bool:
 
 
 def name_of(func: Any) -> str:
-    """Name of PyTorch's operations as the profiler has it ("aten::add"), and of an `operation` the function's."""
+    """Return the name of PyTorch's operation as in the profiler ("aten::add"), or the name of an `operation`'s function."""
     return func.name().split(".")[0] if isinstance(func, torch._ops.OpOverload) else func.__name__
 
 
 def writes_to_its_arguments(func: Any) -> bool:
-    """Whether PyTorch's operation `func` says so, as add_ does. Its schema has no public name."""
+    """Whether the schema of PyTorch's operation `func` says so, as add_'s does. The schema has no public name."""
     return func._schema.is_mutable

@@ -1,9 +1,9 @@
-"""RecordedGraph: a step's operations, written down once and played back. What a CUDA graph is, on any device.
+"""RecordedGraph: a step's operations, written down once and played back. It is a CUDA graph for any device.
 
 A CUDA graph keeps the kernels of a step with the addresses that they read and write, and plays them back without the
 host. This one keeps the operations that PyTorch dispatched, with the tensors that they were given, and plays them back
-without the model's code: no modules, no Python of theirs, no views that come out the same every time. And what goes
-wrong with the one goes wrong with the other: a value that the step took from Python stays what it was.
+without the model's code: no modules, none of their Python, no views that come out the same every time. Both fail in the
+same way: a value that the step took from Python stays what it was.
 
 The graph is torch.fx's, which writes it as Python: Reed et al., "torch.fx", 2021.
 """
@@ -27,8 +27,10 @@ from .tensors import address_of, memory_of
 
 
 class RecordedGraph:
-    """run_step: called once, here; takes nothing, returns a tensor or a tuple of them. names: tensors for the code to
-    call by name. Run it once before, so that what it makes only the first time is made.
+    """A recording of run_step, which is called once, here, takes nothing and returns a tensor or a tuple of them.
+
+    names: tensors for the code to call by name. Run the step once before, so that what it makes only the first time is
+    made.
 
     Raises RuntimeError for a step in which the host reads a value, since a replay has no host that could; and for one
     that hands a tensor to NumPy, since what is done to it there is not seen (see `operation`).
@@ -50,8 +52,11 @@ def _refuse(why: str) -> None:
 
 
 class _OperationWriter(OperationMode):
-    """Writes each operation down as a node. What the step makes is the result of a node, and is made again in a replay;
-    every other tensor comes from outside, and a replay finds it where it lies."""
+    """Writes each operation down as a node.
+
+    What the step makes is the result of a node, and is made again in a replay; every other tensor comes from outside,
+    and a replay finds it where it lies.
+    """
 
     def __init__(self, names: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -85,7 +90,7 @@ class _OperationWriter(OperationMode):
         return self.nodes[id(tensor)]
 
     def _placeholder(self, tensor: Tensor) -> fx.Node:
-        """Placeholder of a tensor from outside, or of a view of one. Equal views share one."""
+        """Return the placeholder of a tensor from outside, or of a view of one. Equal views share one."""
         view = address_of(tensor), tensor.shape, tensor.dtype, tensor.layout == torch.strided and tensor.stride()
         if view not in self.placeholders:
             name = self.names.get(view[0], "outside")
@@ -96,7 +101,7 @@ class _OperationWriter(OperationMode):
         return self.placeholders[view]
 
     def _keep(self, tensor: Tensor, node: fx.Node) -> None:
-        """Unless it has a node: an operation may return what it was given, changed."""
+        """Keep a tensor's node, unless it has one: an operation may return what it was given, changed."""
         if id(tensor) not in self.nodes:
             self.nodes[id(tensor)] = node
             self.seen.append(tensor)

@@ -1,4 +1,4 @@
-"""Address of a tensor, also of one in a library's own layout, which has no data pointer (oneDNN's packed weights)."""
+"""Address of a tensor, also where it has no data pointer: oneDNN's packed weights, in the library's own layout."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 def memory_of(tensor: Tensor) -> int:
-    """The same for tensors that share their memory."""
+    """Return a number that is equal for tensors that share their memory."""
     return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else id(tensor)
 
 
 def address_of(tensor: Tensor) -> int:
-    """Address of the tensor's first value."""
+    """Return the address of the tensor's first value."""
     return tensor.data_ptr() if tensor.layout == torch.strided else id(tensor)

@@ -81,7 +81,7 @@ def compile_for(
 
 
 class Program(NamedTuple):
-    """A kernel as it is launched on one shape; `about` is what a row says of it, the rest goes to compile_for."""
+    """A kernel as it is launched on one shape. about: what a row says of it; the rest goes to compile_for."""
 
     about: dict[str, Any]
     kernel: Any
@@ -92,7 +92,7 @@ class Program(NamedTuple):
 
 
 def rows(programs: Iterable[Program]) -> Iterator[dict[str, Any]]:
-    """One row for each of ARCHITECTURES and each program: what it is, and what it takes. Needs the mode "compile"."""
+    """Yield a row for each of ARCHITECTURES and each program: what it is, and what it takes. Needs the mode "compile"."""
     programs = list(programs)
     for arch in ARCHITECTURES:
         for p in programs:
@@ -101,7 +101,7 @@ def rows(programs: Iterable[Program]) -> Iterator[dict[str, Any]]:
 
 
 def stage07_programs(stage_module: Any) -> Iterator[Program]:
-    """paged_decode_kernel of stage 07's module in all SHAPES."""
+    """Yield the paged_decode_kernel of stage 07's module in all SHAPES."""
     kernel = stage_module.paged_decode_kernel
     for dtype, num_kv_heads, group, head_dim, block_size in SHAPES:
         shape = dict(stage_module.program_shape(num_kv_heads, group, head_dim, block_size, interpreted=False))
@@ -122,7 +122,7 @@ def stage07_programs(stage_module: Any) -> Iterator[Program]:
 
 
 def flat_programs() -> Iterator[Program]:
-    """paged_triton's kernels: attention in all FLAT_SHAPES, storing and combining in those with the longest rows."""
+    """Yield paged_triton's kernels: attention in all FLAT_SHAPES, storing and combining in those with the longest rows."""
     for dtype, num_kv_heads, group, head_dim, block_size in FLAT_SHAPES:
         about = {
             "dtype": dtype,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class PagedAttention(Protocol):
-    """Signature of every implementation; see paged_attention_reference for the shapes."""
+    """The signature of every implementation; see paged_attention_reference for the shapes."""
 
     def __call__(
         self,
@@ -27,7 +27,7 @@ class PagedAttention(Protocol):
 
 
 def attention_for(device: torch.device) -> PagedAttention:
-    """Numba on a CPU, Triton on a GPU, PyTorch elsewhere."""
+    """Return the attention for a device: Numba on a CPU, Triton on a GPU, PyTorch elsewhere."""
     if device.type == "cpu":
         from .paged_numba import paged_attention_numba
 

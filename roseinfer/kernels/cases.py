@@ -41,7 +41,7 @@ def paged_case(
     device: str | torch.device = "cpu",
     seed: int = 0,
 ) -> PagedCase:
-    """A seeded batch with context_lens[i] cached tokens in sequence i, and `group` query heads on each KV head.
+    """Return a seeded batch with context_lens[i] cached tokens in sequence i, and `group` query heads on each KV head.
 
     Blocks lie in random order all over the pool. Every slot that holds no token is NaN, and so is block 0, which the
     table names after a sequence's last block. q, k and v are cuts of one tensor, as a model makes them.

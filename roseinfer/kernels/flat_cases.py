@@ -46,14 +46,14 @@ class FlatCase(NamedTuple):
         return self.slot_mapping // self.block_size != len(self.k_cache) - 1
 
     def with_own_pool(self, dtype: torch.dtype | None = None) -> FlatCase:
-        """The same case with a pool of its own, for an attention writes to it; in another dtype if one is given."""
+        """Return the case with its own copy of the pool, since an attention writes to it. dtype: None keeps the case's."""
         floats = {name: getattr(self, name) for name in ("q", "k", "v", "k_cache", "v_cache")}
         if dtype is not None and dtype != self.q.dtype:
             return self._replace(**{name: x.to(dtype) for name, x in floats.items()})
         return self._replace(k_cache=self.k_cache.clone(), v_cache=self.v_cache.clone())
 
     def written(self) -> FlatCase:
-        """The case as an attention has to leave it: K and V of every real token in its slot, all else as before."""
+        """Return the case as an attention has to leave it: K and V of every real token in its slot, all else as before."""
         done, real = self.with_own_pool(), self.real
         slots = self.slot_mapping[real].long()
         for cache, new in ((done.k_cache, self.k), (done.v_cache, self.v)):
@@ -75,11 +75,11 @@ def flat_case(
     device: str | torch.device = "cpu",
     seed: int = 0,
 ) -> FlatCase:
-    """A seeded batch in which sequence i = (cached, new) has `cached` tokens in the pool and brings `new`, at least 1.
+    """Return a seeded batch in which sequence i = (cached, new) has `cached` tokens in the pool and brings `new` >= 1.
 
     group: query heads on each KV head. padding: sequences at the end that bring one token for the dummy block, as a
-    batch that is padded to a bucket has them. shared_blocks: that many first blocks are the same for all sequences
-    that have them cached in full, as a shared prompt has them. spare_columns: of the tables, after the longest row.
+    batch that is padded to a bucket has them. shared_blocks: that many first blocks are the same for all sequences that
+    have them cached in full, as a shared prompt has them. spare_columns: columns of the tables after the longest row.
 
     Blocks lie in random order all over the pool. Every slot that holds no token is NaN, and so is block 0, which the
     tables name after a sequence's last block. The tables are a cut of wider rows, q, k and v cuts of one tensor.
@@ -128,7 +128,7 @@ def flat_case(
 
 
 def batches(block_size: int) -> dict[str, list[tuple[int, int]]]:
-    """(cached, new) of the sequences of each kind of batch, on all sides of a block's edge."""
+    """Return (cached, new) of the sequences of each kind of batch, on all sides of a block's edge."""
     b = block_size
     kinds = {
         "decode": [(cached, 1) for cached in (0, 1, b - 1, b, b + 1, 4 * b)],
@@ -145,7 +145,7 @@ SHAPES = ((2, 1, 64, 16), (1, 7, 64, 64), (2, 4, 80, 16), (1, 4, 128, 16), (3, 1
 
 
 def cases() -> dict[str, dict[str, Any]]:
-    """Name -> arguments of flat_case, without dtype and device: every kind of batch in every shape."""
+    """Return arguments of flat_case by name, without dtype and device: every kind of batch in every shape."""
     found = {}
     for num_kv_heads, group, head_dim, block_size in SHAPES:
         shape = {"num_kv_heads": num_kv_heads, "group": group, "head_dim": head_dim, "block_size": block_size}
@@ -163,18 +163,18 @@ CASES = cases()
 
 
 class Judgement(NamedTuple):
-    """verdict: "ok", or what is wrong. max_error: the largest error of a value, None where there is none to take."""
+    """The verdict on one case: "ok", or what is wrong. max_error: the largest error, None where there is none to take."""
 
     verdict: str
     max_error: float | None = None
 
 
 def judge(attention: Callable[..., Tensor], reference: Callable[..., Tensor], case: FlatCase) -> Judgement:
-    """Whether attention(*case) returns what the reference does, writes K and V of every token, and nothing else.
+    """Judge whether attention(*case) returns what the reference does, and writes K and V of every token, and nothing else.
 
-    The reference is run in fp32 on the same values. Allowed is ATOL, and what rounding to the dtype costs: a weight of
-    the softmax and the result may each be off by eps / 2, which together is at most eps times the sum of |weight * v|.
-    What padding returns, and what it leaves in the dummy block, is not looked at. `case` stays as it is.
+    The reference is run in fp32 on the same values. The allowed error is ATOL, and what rounding to the dtype costs: a
+    weight of the softmax and the result may each be off by eps / 2, which together is at most eps times the sum of
+    |weight * v|. What padding returns, and what it leaves in the dummy block, is not looked at. `case` stays as it is.
     """
     given, after = case.with_own_pool(), case.written()
     got = attention(*given)
@@ -197,7 +197,7 @@ def judge(attention: Callable[..., Tensor], reference: Callable[..., Tensor], ca
 
 
 def different(got: Tensor, expected: Tensor, pool: bool) -> int:
-    """Count the values that differ, NaN being equal to NaN; of a pool without its last block, the dummy one."""
+    """Count the values that differ, with NaN equal to NaN; pool: leave out the last block, the dummy one."""
     if pool:
         got, expected = got[:-1], expected[:-1]
     bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[got.element_size()]

@@ -23,7 +23,7 @@ one_caller = threading.Lock()
 
 
 def compiled(*signatures: Any, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """numba.njit, its machine code kept on disk. Where no folder can be written every process compiles its own.
+    """Compile like numba.njit, and keep the machine code on disk; without a writable folder every process compiles its own.
 
     signatures: compiled for these argument types now; none: for each new types of arguments when they first come.
     """
@@ -41,7 +41,7 @@ def compiled(*signatures: Any, **options: Any) -> Callable[[Callable[..., Any]],
 
 
 def run_parallel(loop: Callable[..., None], *args: Any) -> None:
-    """Call a compiled parallel loop, with as many threads as PyTorch takes for its own."""
+    """Call a compiled parallel loop, with as many threads as PyTorch uses itself."""
     start_threads()
     with one_caller:
         numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
@@ -58,7 +58,7 @@ def start_threads() -> None:
 
 @contextmanager
 def told_if_slow(what: str) -> Iterator[None]:
-    """Tell someone at a terminal what takes so long. A log or a notebook hears nothing."""
+    """Print what takes so long if stderr is a terminal. A log or a notebook gets nothing."""
     if not sys.stderr.isatty():
         yield
         return

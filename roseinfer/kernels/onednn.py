@@ -1,4 +1,4 @@
-"""oneDNN's products with a matrix in its own order, by private operations of torch.compile's: called from here alone.
+"""oneDNN's products with a matrix in its own order, by torch.compile's private operations, called only from here.
 
 Stage 12 shows the same calls, because they are its one change.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def pack(weight: Tensor, num_rows: int) -> Tensor:
-    """weight [M, K] in the order that oneDNN multiplies fastest by num_rows rows.
+    """Return weight [M, K] in the order that oneDNN multiplies fastest by num_rows rows.
 
     Raises RuntimeError where oneDNN does not multiply this dtype on this CPU, AttributeError where torch has no such
     operation.
@@ -23,13 +23,13 @@ def pack(weight: Tensor, num_rows: int) -> Tensor:
 
 
 def packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None = None, gelu: bool = False) -> Tensor:
-    """x [N, K] -> x @ W.T + bias [N, M]. gelu: applied to the result, before it is written (the tanh form)."""
+    """Return x [N, K] @ W.T + bias, [N, M]. gelu: applied to the result, before it is written (the tanh form)."""
     return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "gelu" if gelu else "none", [], "tanh" if gelu else "")
 
 
 @cache
 def packs(dtype: torch.dtype) -> bool:
-    """Whether both work here in that dtype, found out by a small product. Warns once if torch lost the operations."""
+    """Whether both operations work here in that dtype, tried on a small product. Warns once if torch lost them."""
     x, weight, bias = torch.ones(2, 64, dtype=dtype), torch.eye(32, 64, dtype=dtype), torch.ones(32, dtype=dtype)
     try:
         out = packed_linear(x, pack(weight, len(x)), bias)

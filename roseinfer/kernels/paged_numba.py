@@ -76,7 +76,7 @@ def paged_attention_numba(
 
 @cache
 def compiled_for(dtype: torch.dtype) -> Callable[..., None]:
-    """write_then_attend in machine code: seconds, or read from disk where it was kept.
+    """Return write_then_attend in machine code: compiled in seconds, or read from disk where it was kept.
 
     The types are given, so that one compilation does for cuts of any tensor ("A": any strides); a batch of one token
     has other strides than one of two.
@@ -89,15 +89,18 @@ def compiled_for(dtype: torch.dtype) -> Callable[..., None]:
 
 
 def bits(x: Tensor) -> np.ndarray:
-    """A tensor's memory as Numba takes it. NumPy has no bfloat16, so each 16-bit type goes as an integer of its own,
-    and `as_float` knows them apart: int16 is bfloat16, uint16 is float16."""
+    """Return a tensor's memory as Numba takes it.
+
+    NumPy has no bfloat16, so each 16-bit type goes as an integer of its own, and `as_float` knows them apart: int16 is
+    bfloat16, uint16 is float16.
+    """
     if x.dtype == torch.float32:
         return x.numpy()
     return x.view(torch.int16 if x.dtype == torch.bfloat16 else torch.uint16).numpy()
 
 
 def as_float(x):
-    """The number that an element of `bits` stands for. Compiled only, one version a type."""
+    """Return the number that an element of `bits` stands for. It is only ever compiled, one version a type."""
     raise NotImplementedError
 
 
@@ -118,8 +121,10 @@ def _as_float(x):
 
 @njit(fastmath=SUMS, inline="always")
 def exp_of_negative(x):
-    """exp(x) for x <= 0 to 2 units in the last place: 2**n * 2**f. A call of the C library's would keep the loop around
-    it from being vectorised."""
+    """Return exp(x) for x <= 0 to 2 units in the last place: 2**n * 2**f.
+
+    A call of the C library's would keep the loop around it from being vectorised.
+    """
     t = max(x * LOG2_E, np.float32(-126.0))
     n = np.floor(t)
     f = t - n
@@ -160,7 +165,7 @@ def write_then_attend(out, q, k, v, k_cache, v_cache, slot_mapping, query_start,
 
 @njit(fastmath=SUMS)
 def attend(out, q, k_cache, v_cache, block_table, head, start, stop, position):
-    """Tokens start to stop of one sequence, the first of them at `position`, and all query heads of one KV head."""
+    """Attend from tokens start to stop of one sequence, the first at `position`, in all query heads of one KV head."""
     num_kv_heads, block_size, head_dim = k_cache.shape[1:]
     width = (head_dim + LANES - 1) // LANES * LANES  # what lies past head_dim is 0
     group = q.shape[1] // num_kv_heads
@@ -198,7 +203,7 @@ def attend(out, q, k_cache, v_cache, block_table, head, start, stop, position):
 
 @njit(fastmath=SUMS)
 def attend_block(query, row, keys, values, seen, weights, acc, sums):
-    """One step of the online softmax: the first `seen` tokens of a block join acc[row] and sums[row]."""
+    """Take one step of the online softmax: the first `seen` tokens of a block join acc[row] and sums[row]."""
     top = sums[row, 0]
     tops = splat(top)
     for s in range(0, seen, LANES):
@@ -220,9 +225,9 @@ def attend_block(query, row, keys, values, seen, weights, acc, sums):
 
 @njit
 def add_values(acc, row, d1, d2, shrink, weights, values, seen):
-    """acc[row] * shrink + the weighted sum of values, in the 16 columns from d1 and those from d2 (which may be d1).
+    """Set acc[row] to acc[row] * shrink + the weighted sum of values, in the 16 columns from d1 and those from d2.
 
-    Every fourth value has a sum of its own, so that one addition does not wait for the one before it.
+    d2 may be d1. Every fourth value has its own sum, so that one addition does not wait for the one before it.
     """
     a = zeros(), zeros()
     b, c, e = a, a, a
@@ -248,8 +253,10 @@ def add_value(sums, weights, values, s, d1, d2):
 
 
 def floats(block, used, scratch):
-    """The first `used` rows of a block [block_size, D] as float32: itself, or in scratch, padded with zeros, where that
-    has rows. Compiled only."""
+    """Return the first `used` rows of a block [block_size, D] as float32. It is only ever compiled.
+
+    They are the block itself, or lie in scratch, padded with zeros, where that has rows.
+    """
     raise NotImplementedError
 
 

@@ -31,8 +31,10 @@ def ends_with(token_ids: list[int], end: list[int]) -> bool:
 
 
 def bad_words(texts: Iterable[str], tokenizer: Tokenizer, vocab_size: int) -> BadWords:
-    """Return what bans each text, after a space or not. Raises ValueError for a text of which the tokenizer makes no
-    token, and for tokens that the model does not have."""
+    """Return what bans each text, after a space or not.
+
+    Raises ValueError for a text of which the tokenizer makes no token, and for tokens that the model does not have.
+    """
     words: list[list[int]] = []
     for text in texts:
         found = spellings(text.lstrip() or text, tokenizer)

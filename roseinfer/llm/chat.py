@@ -15,8 +15,10 @@ MOST_CHARACTERS = 10_000_000
 
 
 class NoChatTemplate(ModelLoadError):
-    """A model without a chat template. fact: says so; what to do about it depends on what the caller's user can give,
-    and the message has what a caller of LLM can."""
+    """Raised for a model without a chat template. The message says what a caller of LLM can do about it.
+
+    fact: the message without that advice, for callers whose users can give something else.
+    """
 
     def __init__(self, fact: str) -> None:
         self.fact = fact
@@ -24,7 +26,7 @@ class NoChatTemplate(ModelLoadError):
 
 
 def require_template(spec: str) -> None:
-    """Raises NoChatTemplate unless the folder of a model or tokenizer has a template; the model is not loaded."""
+    """Raise NoChatTemplate unless the folder of a model or tokenizer has a template; the model is not loaded."""
     if not pretrained_tokenizer(spec).chat_template:
         raise no_template_of(spec)
 
@@ -49,7 +51,7 @@ class ChatTemplate:
         self._renderer = Worker("roseinfer.llm.template_worker", RENDER_SECONDS)
 
     def close(self) -> None:
-        """End the process, and what it renders. No template is rendered after that."""
+        """End the process and its rendering. No template is rendered after that."""
         self._renderer.close()
 
     def render(
@@ -66,7 +68,9 @@ class ChatTemplate:
         add_generation_prompt: end where the assistant begins to answer. continue_final_message: end within the last
         message, for more of it. tools: JSON schemas of functions, for a template that reads them. chat_template: in
         place of the model's own, or the name of one of several. chat_template_kwargs: other names that the template
-        reads. Raises ValueError for both of the first two, for wrong messages, for what the template refuses, and for
+        reads.
+
+        Raises ValueError for both of the first two, for wrong messages, for what the template refuses, and for
         a template that takes more than RENDER_SECONDS or too much memory; NoChatTemplate (a ValueError) for a model
         without a template.
         """
@@ -103,8 +107,10 @@ class ChatTemplate:
         return bool(re.search(r"\btools\b", self.source(chat_template, tools)))
 
     def source(self, chat_template: str | None = None, tools: list[dict[str, Any]] | None = None) -> str:
-        """The template as Jinja: the one that was given, else the model's. Raises NoChatTemplate for a model without
-        one, and ValueError for one that is not a text."""
+        """Return the template as Jinja: the one that was given, else the model's.
+
+        Raises NoChatTemplate for a model without one, and ValueError for one that is not a text.
+        """
         if not isinstance(chat_template, str | None):
             raise ValueError(f"chat_template must be a text, got {chat_template!r:.100}")
         tokenizer = self._tokenizer
@@ -124,7 +130,7 @@ OWN_ARGUMENTS = ("messages", "conversations", "tools", "chat_template", "add_gen
 
 
 def checked_kwargs(given: dict[str, Any] | None) -> dict[str, Any]:
-    """Raises ValueError unless it is a dict of names that no argument has."""
+    """Return chat_template_kwargs as a dict. Raises ValueError unless its keys are names that no argument has."""
     if given is None:
         return {}
     if not isinstance(given, dict) or not all(isinstance(name, str) for name in given):
@@ -136,6 +142,6 @@ def checked_kwargs(given: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def check_tools(tools: object) -> None:
-    """Raises ValueError unless it is None or a list of dicts."""
+    """Raise ValueError unless tools is None or a list of dicts."""
     if tools is not None and not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
         raise ValueError(f"tools must be a list of dicts such as {{'type': 'function', ...}}, got {tools!r:.100}")

@@ -1,4 +1,4 @@
-"""The text of a request while its tokens come: whole characters alone, and nothing that may yet become a stop string.
+"""The text of a request while its tokens come: whole characters, and nothing that may yet become a stop string.
 
 The text is what the tokenizer's `decode` makes of all tokens, at a cost a token that does not grow with their number.
 Two kinds of tokenizers need two ways:
@@ -31,17 +31,17 @@ class Text(Protocol):
     """Turns tokens to text, one at a time."""
 
     def feed(self, token_id: int) -> str:
-        """The text that this token settles; often a little less or more than its own."""
+        """Return the text that this token settles, which is often a little less or more than its own."""
 
     def rest(self) -> str:
         """Return the text that was kept back, as no more tokens come."""
 
     def num_before(self, token_id: int) -> int:
-        """Number of characters that stand before this token and that `feed` has not returned yet."""
+        """Return how many characters stand before this token that `feed` has not returned yet."""
 
 
 class TokenOffsets:
-    """Finds where each token begins in a text, in characters. From a Vocabulary."""
+    """Finds where each token begins in a text, in characters. A Vocabulary makes it."""
 
     def __init__(self, text: Text) -> None:
         self._text, self._length = text, 0
@@ -54,8 +54,10 @@ class TokenOffsets:
 
 
 class Detokenizer:
-    """The text of one request's new tokens, cut before the stop string that is complete first, or after it where
-    keeps_stop. From a Vocabulary."""
+    """The text of one request's new tokens, cut before the stop string that is complete first. A Vocabulary makes it.
+
+    keeps_stop: cut it after the stop string.
+    """
 
     def __init__(self, text: Text, stop: tuple[str, ...], keeps_stop: bool = False) -> None:
         self._text, self._stop, self._keeps_stop = text, stop, keeps_stop
@@ -65,13 +67,15 @@ class Detokenizer:
 
     @property
     def text(self) -> str:
-        """All that is settled: it is the beginning of every later one."""
+        """The text that is settled: it is the beginning of every later one."""
         self._shown = ["".join(self._shown)]
         return self._shown[0]
 
     def add(self, token_id: int, may_stop: bool = True) -> str | None:
-        """Take a new token. The stop string that it completes, or None; nothing may be added after one. may_stop: False
-        for a token that may complete one without ending the text."""
+        """Take a new token and return the stop string that it completes, or None. Add nothing after a stop string.
+
+        may_stop: False for a token that may complete one without ending the text.
+        """
         new = self._text.feed(token_id)
         if self._held or not self._first.isdisjoint(new):
             return self._search(new, may_stop)
@@ -79,7 +83,7 @@ class Detokenizer:
         return None
 
     def finish(self, may_stop: bool = True) -> str | None:
-        """Show what was held back: no more tokens come. The stop string that is complete now, or None."""
+        """Show what was held back, as no more tokens come. Return the stop string that is complete now, or None."""
         stop = self._search(self._text.rest(), may_stop)
         self._shown.append(self._held)
         self._held = ""
@@ -98,15 +102,17 @@ class Detokenizer:
 
 
 def first_stop(text: str, stops: Iterable[str], searched: int = 0) -> tuple[int, str] | None:
-    """(where it begins, the stop string) of the one that is complete first as text is read; of those, the longest. None
-    that ends within the first `searched` characters counts."""
+    """Return (where it begins, the stop string) of the stop string that is complete first as text is read, or None.
+
+    If several are, it is the longest. A stop string that ends within the first `searched` characters does not count.
+    """
     starts = ((stop, text.find(stop, max(0, searched - len(stop) + 1))) for stop in stops)
     found = [(start + len(stop), start, stop) for stop, start in starts if start >= 0]
     return min(found)[1:] if found else None
 
 
 def possible_stop(text: str, stops: Iterable[str]) -> int:
-    """Index of the longest end of text that more text could make a stop string; len(text) where there is none."""
+    """Return where the longest end of text begins that more text could make a stop string; len(text) for none."""
     first = len(text)
     for stop in stops:
         start = text.find(stop[0], max(0, len(text) - len(stop) + 1), first)
@@ -134,12 +140,15 @@ class Vocabulary:
         return Detokenizer(self._table(skip_special_tokens).text(prompt_ids), stop, keeps_stop)
 
     def offsets(self, prompt_ids: Iterable[int] = (), skip_special_tokens: bool = True) -> TokenOffsets:
-        """Return the places of tokens in the text that detokenizer() makes of them."""
+        """Return a TokenOffsets, which finds the places of tokens in the text that detokenizer() makes of them."""
         return TokenOffsets(self._table(skip_special_tokens).text(prompt_ids))
 
     def bytes_of(self, token_id: int) -> bytes:
-        """Return the bytes that a token adds to a text that has begun; for a special token, its name. Joined, the bytes
-        of all tokens are the text, except for a space before the first word, which some tokenizers drop."""
+        """Return the bytes that a token adds to a text that has begun; for a special token, its name.
+
+        Joined, the bytes of all tokens are the text, except for a space before the first word, which some tokenizers
+        drop.
+        """
         return self._table(skip_special_tokens=False).bytes_of(token_id)
 
     def text_of(self, token_id: int) -> str:
@@ -162,7 +171,7 @@ NO_DECODER: dict[str, Any] = {"type": "Sequence", "decoders": []}
 
 
 def decoder_kinds(tokenizer: Tokenizer) -> list[str]:
-    """The steps of a tokenizer's decoder. Raises ValueError where they look beyond a token and a run of bytes."""
+    """Return the steps of a tokenizer's decoder. Raises ValueError if they look beyond a token and a run of bytes."""
     state: dict[str, Any] = json.loads(tokenizer.decoder.__getstate__()) if tokenizer.decoder else NO_DECODER
     steps = state["decoders"] if state["type"] == "Sequence" else [state]
     kinds = [step["type"] for step in steps]
@@ -176,7 +185,7 @@ def decoder_kinds(tokenizer: Tokenizer) -> list[str]:
 
 
 def hidden_ids(tokenizer: Tokenizer) -> set[int]:
-    """Special tokens, which are no text."""
+    """Return the ids of special tokens, which are no text."""
     return {token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
 
 
@@ -184,8 +193,10 @@ def hidden_ids(tokenizer: Tokenizer) -> set[int]:
 
 
 def byte_of_character() -> dict[str, int]:
-    """The byte that each character of a byte-level token stands for (GPT-2: Radford et al., 2019): visible characters
-    of Latin-1 stand for themselves, the other bytes are, in order, the characters from 256 on."""
+    """Return the byte that each character of a byte-level token stands for (GPT-2: Radford et al., 2019).
+
+    Visible characters of Latin-1 stand for themselves; the other bytes are, in order, the characters from 256 on.
+    """
     visible = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in visible]
     return {chr(byte): byte for byte in visible} | {chr(256 + i): byte for i, byte in enumerate(others)}
@@ -254,8 +265,10 @@ def begins_utf8(data: bytes) -> bool:
 
 
 class PieceTable(dict[int, str]):
-    """The text of each token that is not the first, which the tokenizer gives when it is first asked for. hidden:
-    special tokens, none where they are shown."""
+    """The text of each token that is not the first; the tokenizer gives it when it is first asked for.
+
+    hidden: special tokens that are not shown.
+    """
 
     def __init__(self, tokenizer: Tokenizer, hidden: set[int], byte_fallback: bool) -> None:
         super().__init__()
@@ -327,7 +340,7 @@ class PieceText:
         return bytes(self._table.bytes[token_id] for token_id in self._run[:num_tokens])
 
     def _num_prompt_characters(self) -> int:
-        """Number of characters of the run's text that the prompt's text has already."""
+        """Return how many characters of the run's text the prompt's text has already."""
         run, num_bytes = self._run, self._num_of_prompt
         data = self._run_bytes(len(run))
         try:

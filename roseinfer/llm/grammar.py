@@ -25,12 +25,12 @@ MOST_CHARACTERS = 300_000  # for which in_deep_stack has room
 
 
 class Grammar:
-    """Bans each token with which the output could no longer follow the grammar. It walks along the text that it is
-    given: a text that goes on costs one token, and any other one is walked from where the two part.
+    """Bans each token with which the output could no longer follow the grammar.
 
-    start: a matcher before the first token, which stays there. ends: tokens with which a complete text ends. A call
-    raises ValueError for a text that does not follow the grammar, as after a drafted token that the row before has
-    ruled out, and where llguidance gives up.
+    It walks along the text that it is given: a text that goes on costs one token, and any other one is walked from
+    where the two part. start: a matcher before the first token, which stays there. ends: tokens with which a complete
+    text ends. A call raises ValueError for a text that does not follow the grammar, as after a drafted token that the
+    row before has ruled out, and where llguidance gives up.
     """
 
     field = "structured_outputs"
@@ -44,7 +44,7 @@ class Grammar:
         return logits.masked_fill(~allowed, float("-inf"))
 
     def leaves_only(self, output_ids: list[int], tokens: set[int]) -> bool:
-        """Whether none but these tokens may follow the text."""
+        """Whether only tokens of this set may follow the text."""
         try:
             return tokens.issuperset(np.flatnonzero(self._allowed(output_ids)).tolist())
         except ValueError:
@@ -59,14 +59,14 @@ class Grammar:
         self._walked: list[int] = []
 
     def _allowed(self, output_ids: list[int]) -> np.ndarray:
-        """Whether each token of the vocabulary may follow the text."""
+        """Return for each token of the vocabulary whether it may follow the text."""
         self._walk(output_ids)
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         self._refuse_error()
         return np.unpackbits(bits, bitorder="little").view(bool)
 
     def _walk(self, output_ids: list[int]) -> None:
-        """Let the matcher stand at the end of the text."""
+        """Move the matcher to the end of the text."""
         # 1. Back to where this text and the one before part.
         same = 0
         while same < min(len(self._walked), len(output_ids)) and self._walked[same] == output_ids[same]:
@@ -83,7 +83,7 @@ class Grammar:
             raise ValueError("the text does not follow it")
 
     def _refuse_error(self) -> None:
-        """Raise the matcher's error. It would never leave it, and another text may do without: begin again."""
+        """Raise the matcher's error and begin again: it would never leave the error, and another text may be fine."""
         if self._matcher.is_error():
             reason = reason_of(self._matcher)
             self._begin()
@@ -91,10 +91,10 @@ class Grammar:
 
 
 class Grammars:
-    """Makes grammars for a model's tokenizer. eos_token_ids: of the model, with which a text that is complete ends."""
+    """Makes grammars for a model's tokenizer. eos_token_ids: the model's, with which a complete text ends."""
 
     def __init__(self, vocabulary: Vocabulary, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
-        """Raises ValueError without llguidance, without an end token, and for a tokenizer of whole words."""
+        """Raise ValueError without llguidance, without an end token, and for a tokenizer of whole words."""
         try:
             from llguidance import LLTokenizer, TokenizerWrapper
         except ModuleNotFoundError as error:
@@ -106,8 +106,11 @@ class Grammars:
         self._ends = eos_token_ids
 
     def grammar(self, wanted: StructuredOutputsParams) -> Grammar:
-        """Raises ValueError for a schema, a regular expression or a grammar that is not valid, that no text follows or
-        that is too large."""
+        """Return the grammar that a request asks for.
+
+        Raises ValueError for a schema, a regular expression or a grammar that is not valid, that no text follows or
+        that is too large.
+        """
         text = grammar_text(wanted)
         with named():
             return Grammar(compile_grammar(self._tokenizer, text), self._ends)
@@ -115,7 +118,7 @@ class Grammars:
 
 @contextmanager
 def named() -> Iterator[None]:
-    """Let every ValueError begin with the setting that it is about."""
+    """Let every ValueError begin with the name of the setting that it is about."""
     try:
         yield
     except ValueError as error:
@@ -124,8 +127,10 @@ def named() -> Iterator[None]:
 
 @named()
 def grammar_text(wanted: StructuredOutputsParams) -> str:
-    """Return what was asked for, as llguidance reads it. Raises ValueError for a text that is too long or no UTF-8, and
-    for a schema that is nested too deeply."""
+    """Return the grammar that was asked for, as llguidance reads it.
+
+    Raises ValueError for a text that is too long or no UTF-8, and for a schema that is nested too deeply.
+    """
     from llguidance import LLMatcher
 
     if wanted.choice is not None:

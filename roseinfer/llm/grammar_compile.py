@@ -21,8 +21,10 @@ _stack_size = threading.Lock()
 
 
 def compile_grammar(tokenizer: LLTokenizer, text: str) -> LLMatcher:
-    """Return a matcher before the first token. Raises ValueError for a grammar that is not valid, that no text follows
-    or that is too large."""
+    """Return a matcher before the first token.
+
+    Raises ValueError for a grammar that is not valid, that no text follows or that is too large.
+    """
     return in_deep_stack(lambda: _matcher(tokenizer, text))
 
 
@@ -37,7 +39,7 @@ def _matcher(tokenizer: LLTokenizer, text: str) -> LLMatcher:
 
 
 def reason_of(matcher: LLMatcher) -> str:
-    """Return why it fails. What llguidance adds of its own state begins with a line "<...>"."""
+    """Return why a matcher fails. What llguidance adds about its own state begins with a line "<...>"."""
     reason = " ".join(matcher.get_error().split("\n<")[0].split())
     reason = REASONS.get(reason, reason)
     if len(reason) <= LONGEST_REASON:
@@ -47,7 +49,7 @@ def reason_of(matcher: LLMatcher) -> str:
 
 
 def in_deep_stack(call: Callable[[], T]) -> T:
-    """Return what a call returns, or raise what it raises, in a thread with STACK_BYTES of stack."""
+    """Run a call in a thread with STACK_BYTES of stack, and return what it returns or raise what it raises."""
     done: Future[T] = Future()
 
     def work() -> None:

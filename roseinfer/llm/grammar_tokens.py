@@ -11,10 +11,11 @@ from .encoding import encode
 
 
 class GrammarTokens:
-    """Tells llguidance the bytes that each token adds to a text. llguidance reads tokenizer.json too, but takes
-    SentencePiece's "▁" for a character of the text.
+    """Tells llguidance the bytes that each token adds to a text.
 
-    vocabulary: of the tokenizer. vocab_size: of the model, which may have more rows or fewer than there are tokens.
+    llguidance reads tokenizer.json too, but takes SentencePiece's "▁" for a character of the text.
+
+    vocabulary: the tokenizer's. vocab_size: the model's, which may have more rows or fewer than there are tokens.
     eos_token_id: one of the tokens that end a text. The other names are those of llguidance's TokenizerWrapper. Raises
     ValueError for a tokenizer of whole words: where a grammar leaves only a space, llguidance needs a token for it.
     """
@@ -34,8 +35,10 @@ class GrammarTokens:
             )
 
     def __call__(self, text: bytes) -> list[int]:
-        """Return tokens whose bytes are exactly these: the tokenizer's own choice, or the longest ones where it adds a
-        space to the text or drops one."""
+        """Return tokens whose bytes are exactly these.
+
+        They are the tokenizer's own choice, or the longest ones where it adds a space to the text or drops one.
+        """
         try:
             token_ids = encode(text.decode(), self._tokenizer, "a grammar")
         except ValueError:  # a part of a character, or a text without a token

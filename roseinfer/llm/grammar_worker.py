@@ -1,5 +1,7 @@
-"""The process in which a client's grammar is compiled once to see that it can be: that may take hours and gigabytes,
-and the library's own limits bound neither."""
+"""The process in which a client's grammar is compiled once, to see whether it can be.
+
+Compiling may take hours and gigabytes, and the library's own limits bound neither.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,18 @@ if TYPE_CHECKING:
 
 
 def serve() -> None:
-    """See worker.serve."""
+    """Answer requests to compile a grammar, see worker.serve."""
     import llguidance  # noqa: F401  # now, so that no request's seconds pay for it
 
     worker.serve(compiled)
 
 
 def compiled(text: str, **tokens: Any) -> dict[str, str]:
-    """Compile a grammar over bytes, which takes about as long as over the tokens of a model. tokens: see ByteTokens.
-    Return "refused" and the reason for one that is wrong. It must not be compiled again: the compiler may have given up
-    early here, and would go on where another token is known."""
+    """Compile a grammar over bytes, and return "refused" and the reason for one that is wrong.
+
+    This takes about as long as over the tokens of a model. tokens: see ByteTokens. A refused grammar must not be
+    compiled again: the compiler may have given up early here, and would go on where another token is known.
+    """
     try:
         compile_grammar(tokenizer(json.dumps(tokens)), text)
     except ValueError as error:
@@ -41,11 +45,13 @@ def tokenizer(tokens: str) -> LLTokenizer:
 
 
 class ByteTokens:
-    """Tells llguidance of as many tokens as a model has, empty but for those that grammars may name, and after them of
-    one for each byte.
+    """Tells llguidance of a vocabulary of bytes after as many tokens as a model has.
 
-    names: texts of the tokens with a name, such as <tool>, by their ids, which JSON writes as texts. num_tokens: of the
-    model. eos_token_id: one of the tokens that end a text. The other names are those of llguidance's TokenizerWrapper.
+    The model's tokens are empty but for those that grammars may name; then one token for each byte follows.
+
+    names: texts of the tokens with a name, such as <tool>, by their ids, which JSON writes as texts. num_tokens: the
+    model's. eos_token_id: one of the tokens that end a text. The other names are those of llguidance's
+    TokenizerWrapper.
     """
 
     bos_token_id = None

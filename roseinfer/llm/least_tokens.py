@@ -1,4 +1,4 @@
-"""How many tokens a text has at least, from its length alone: to refuse one that is far too long before it is read."""
+"""The least number of tokens that a text can have, from its length alone, to refuse one before it is read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEEPING = ("ByteLevel", "Metaspace", "Digits", "Split", "Punctuation")
 
 
 def most_characters(tokenizer: Tokenizer) -> int | None:
-    """Characters of a text that one token stands for at most; None where there is no such number.
+    """Return how many characters of a text one token stands for at most; None where there is no such number.
 
     There is one where each character becomes a part of some token: a BPE that spells what it does not know in bytes,
     and nothing before it that drops characters. An unknown word in one token, or spaces that a special token swallows,
@@ -47,7 +47,7 @@ def most_characters(tokenizer: Tokenizer) -> int | None:
 
 
 def parts(state: dict[str, Any] | None, several: str) -> Parts:
-    """The steps of a normalizer or a pre-tokenizer. several: where a sequence of them has its steps."""
+    """Return the steps of a normalizer or a pre-tokenizer. several: the key under which a sequence has its steps."""
     if state is None:
         return []
     if state["type"] == "Sequence":
@@ -63,6 +63,6 @@ def spells_all(model: dict[str, Any], before: Parts) -> bool:
 
 
 def is_one_to_one(normalizer: dict[str, Any]) -> bool:
-    """Whether it replaces texts by others that are no shorter, such as a space by "▁"."""
+    """Whether a normalizer replaces texts by others that are no shorter, such as a space by "▁"."""
     found = normalizer.get("pattern", {}).get("String")
     return normalizer["type"] == "Replace" and found is not None and len(found) <= len(normalizer["content"])

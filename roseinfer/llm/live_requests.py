@@ -15,7 +15,7 @@ from .request import Request, Sample
 
 
 class Inbox(dict[Request, None]):
-    """Requests with something new since they were last looked at, in the order of their news.
+    """Requests with something new since they were last looked at, ordered by when that came.
 
     Its owner, a call of `generate` or a stream, holds the only reference to it for long. A stream that is given up is
     an inbox that is gone: nothing has to run for that, so the garbage collector may do it in the middle of a step.
@@ -23,7 +23,7 @@ class Inbox(dict[Request, None]):
 
 
 class LiveRequests:
-    """Several owners may run side by side: each one's steps compute the others' requests, too."""
+    """The requests in an engine, of several owners side by side: each one's steps compute the others' requests, too."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -33,7 +33,7 @@ class LiveRequests:
 
     @contextmanager
     def call(self) -> Iterator[Edge]:
-        """A call of the LLM that changes what runs: the only one, and whole, see OneCaller. Raises InUse."""
+        """Enter a call of the LLM that changes what runs, one at a time and whole, see OneCaller. Raises InUse."""
         with self._one_caller.call() as edge:
             self.end_given_up()
             yield edge
@@ -50,7 +50,7 @@ class LiveRequests:
                 self._live[sample.seq.seq_id] = request, sample, to
 
     def step(self) -> int:
-        """One step of the engine, without the requests of inboxes that are gone. How many tokens it gave."""
+        """Run one step of the engine, without the requests of inboxes that are gone. Return how many tokens it gave."""
         self.end_given_up()
         seqs, num_tokens = self.engine.step(), 0
         with span("roseinfer.engine.detokenise"):
@@ -73,7 +73,7 @@ class LiveRequests:
                 self._end(sample)
 
     def abort(self, request_id: str) -> None:
-        """End a request, which is news of it. KeyError when it does not run."""
+        """End a request and put it in its inbox. Raises KeyError when it does not run."""
         for request, _, to in self._live.values():
             if request.request_id == request_id:
                 self.end([request])

@@ -1,4 +1,4 @@
-"""The model and the tokenizer that LLM serves, from what it was given, and how it samples by default."""
+"""The model and the tokenizer that LLM serves, made from its arguments, and its default sampling params."""
 
 from __future__ import annotations
 
@@ -84,10 +84,11 @@ NOT_TAKEN = {
 def model_to_serve(
     model: str | Model, dtype: str | None, device: str | None, quantization: str | None, prepared: bool = True
 ) -> Model:
-    """A Model as it is, or the one that a spec names; prepared: its matrices in the layout for this machine.
+    """Return a Model as it is, or load the one that a spec names.
 
-    None is float32 ("auto" is what the checkpoint has), a GPU where there is one and else the CPU, and no quantisation.
-    Raises ValueError for a wrong value, and for any beside a Model.
+    prepared: put its matrices in the layout for this machine. dtype: None for float32, "auto" for the checkpoint's.
+    device: None for a GPU where there is one and else the CPU. quantization: None for none. Raises ValueError for a
+    wrong value, and for any of them with a Model.
     """
     if isinstance(model, Model):
         for name, value in {"dtype": dtype, "device": device, "quantization": quantization}.items():
@@ -110,10 +111,10 @@ def model_to_serve(
 
 
 def draft_to_serve(config: SpeculativeConfig | None, target: Model, tokenizer: Tokenizer | None) -> Model | None:
-    """The model that drafts for the target, on its device and in its dtype; None where no model does. tokenizer: the
-    target's.
+    """Return the model that drafts for the target, on its device and in its dtype; None where no model does.
 
-    Raises ValueError for a wrong value, for a quantization beside a Model, and for a spec with other tokens.
+    tokenizer: the target's. Raises ValueError for a wrong value, for a quantization with a Model, and for a spec with
+    other tokens.
     """
     if config is None or config.model is None:
         return None
@@ -147,8 +148,10 @@ def tokenizer_to_serve(spec: str | None, tokenizer: str | Tokenizer | None) -> t
 
 
 def with_end_token(config: ModelConfig, token_id: int | None) -> ModelConfig:
-    """Return the config with the tokenizer's end token among the model's, as in vLLM. transformers ends texts only at
-    the tokens of generation_config.json or config.json."""
+    """Return the config with the tokenizer's end token among the model's, as in vLLM.
+
+    transformers ends texts only at the tokens of generation_config.json or config.json.
+    """
     if token_id is None or token_id >= config.vocab_size or token_id in config.eos_token_ids:
         return config
     return replace(config, eos_token_id=(*config.eos_token_ids, token_id))

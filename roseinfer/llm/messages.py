@@ -10,8 +10,11 @@ TEXT_PARTS = ("text", "input_text", "output_text")
 
 
 def template_messages(messages: object) -> list[Message]:
-    """Messages whose content is one text: None becomes an empty one, and parts are joined by newlines, as in vLLM. The
-    arguments of tool calls become dicts. Raises ValueError unless it is a conversation of texts."""
+    """Return messages whose content is one text, as chat templates read them.
+
+    None becomes an empty text, and parts are joined by newlines, as in vLLM. The arguments of tool calls become dicts.
+    Raises ValueError unless it is a conversation of texts.
+    """
     if not isinstance(messages, list) or not messages:
         raise ValueError(f"messages must be a non-empty list of messages, got {messages!r:.100}")
     return [_template_message(f"messages[{i}]", message) for i, message in enumerate(messages)]
@@ -50,7 +53,7 @@ def _part(name: str, part: object) -> str:
 
 
 def _with_arguments(name: str, calls: object) -> list[dict[str, Any]]:
-    """Tool calls with their arguments as dicts: OpenAI's API writes JSON, and templates read dicts."""
+    """Return tool calls with their arguments as dicts: OpenAI's API writes JSON, and templates read dicts."""
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
         raise ValueError(f"{name} must be a list of dicts, got {calls!r:.100}")
     made = []

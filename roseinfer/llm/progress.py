@@ -13,7 +13,7 @@ LAYOUT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{remaining} left{postfix}]"
 
 @contextmanager
 def progress_bar(total: int, shown: bool) -> Iterator[Callable[[int, int], None]]:
-    """`with progress_bar(...) as show:`, and show(requests done, tokens made) as often as you like. Gone after it."""
+    """Yield a function show(requests done, tokens made), which redraws the bar; the bar disappears at the end."""
     from tqdm.auto import tqdm
     from tqdm.notebook import tqdm_notebook
 

@@ -1,4 +1,4 @@
-"""Prompts as one gives them to LLM: texts, token ids, or vLLM's dicts."""
+"""Prompts in the forms that LLM takes: texts, token ids, or vLLM's dicts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOT_TAKEN = {
 
 
 def as_list(prompts: object) -> tuple[list[Any], bool]:
-    """The prompts, and whether it was one. Raises ValueError for anything else."""
+    """Return the prompts as a list, and whether a single one was given. Raises ValueError for anything else."""
     is_one = isinstance(prompts, str | dict) or _is_token_ids(prompts)
     if not is_one and not isinstance(prompts, List):
         raise ValueError(
@@ -32,7 +32,7 @@ def as_list(prompts: object) -> tuple[list[Any], bool]:
 
 
 def text_and_ids(prompt: object) -> tuple[str | None, object]:
-    """The text and the token ids of a prompt; of a text no token ids. Raises ValueError for a dict of another form."""
+    """Return a prompt's text and token ids, None for what it lacks. Raises ValueError for a dict of another form."""
     if isinstance(prompt, str):
         return prompt, None
     if not isinstance(prompt, dict):

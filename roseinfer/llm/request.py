@@ -14,7 +14,7 @@ from .outputs import CompletionOutput, RequestOutput
 
 @dataclass(eq=False, slots=True)
 class Sample:
-    """One continuation of a prompt. detokenizer: None where there is no tokenizer. times: from its begin on."""
+    """One continuation of a prompt. detokenizer: None where there is no tokenizer. times: None until it is added."""
 
     seq: Sequence
     detokenizer: Detokenizer | None
@@ -28,8 +28,10 @@ class Sample:
         self.num_read = len(self.seq)
 
     def read(self) -> int:
-        """Make text of the tokens that came, and return how many. The sample has ended when the sequence has, or at a
-        stop string."""
+        """Make text of the tokens that came, and return how many.
+
+        The sample has ended when the sequence has, or at a stop string.
+        """
         seq, before, stop = self.seq, self.num_read, None
         self.num_read = len(seq)
         if self.detokenizer:
@@ -58,7 +60,7 @@ class Sample:
             del self.times.steps[self.num_read - self.seq.num_prompt_tokens :]
 
     def output(self, index: int) -> CompletionOutput:
-        """All of it so far."""
+        """Return its output so far."""
         seq = self.seq
         text, token_ids = self.detokenizer.text if self.detokenizer else "", seq.output_ids
         logprobs = total = None
@@ -73,8 +75,11 @@ class Sample:
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """prompt: its text, None where it was given as token ids. samples: params.n of them, at least one.
-    num_prompt_logprobs: candidates for each token of the prompt, None for no log-probabilities of it."""
+    """A prompt and its samples.
+
+    prompt: its text, None where it was given as token ids. samples: params.n of them, at least one.
+    num_prompt_logprobs: candidates for each token of the prompt, None for no log-probabilities of it.
+    """
 
     request_id: str
     prompt: str | None
@@ -92,7 +97,7 @@ class Request:
         return seq.token_ids[: seq.num_prompt_tokens]
 
     def output(self) -> RequestOutput:
-        """All of it so far."""
+        """Return the output of all its samples so far."""
         outputs = [sample.output(index) for index, sample in enumerate(self.samples)]
         times = [sample.times for sample in self.samples if sample.times]
         metrics = RequestMetrics.of(times) if times else None

@@ -14,7 +14,7 @@ from .request import Request
 
 
 class RequestStream(Iterator[RequestOutput]):
-    """An iterator over the outputs of requests. The first `next` adds them; each one runs steps until one has news.
+    """An iterator over the outputs of requests. The first `next` adds them; each `next` runs steps until one has news.
 
     An error of a step ends all of them, and so does close(). A stream that is given up without it, as by a `break`, is
     ended by the next call of its LLM.

@@ -1,4 +1,4 @@
-"""From what a request asks for to what the engine runs: samples of token ids, with no text left to look at."""
+"""Resolver: turns what a request asks for into samples of token ids, which the engine runs without their texts."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ NEED_TOKENIZER = {"stop": "stop_token_ids", "bad_words": "logit_bias", "structur
 
 
 class Resolver:
-    """shape: of the model. longest: tokens of a sequence at most. pool_tokens: that the KV cache has room for. name: of
-    the model, for errors."""
+    """Turns requests into samples for the engine.
+
+    shape: the model's. longest: tokens of a sequence at most. pool_tokens: how many the KV cache has room for. name:
+    the model's, for errors.
+    """
 
     def __init__(
         self, shape: ModelConfig, tokenizer: Tokenizer | None, longest: int, pool_tokens: int, name: str
@@ -37,15 +40,18 @@ class Resolver:
         self._grammars: Grammars | None = None
 
     def check(self, params: SamplingParams) -> None:
-        """Raises ValueError for params that the model cannot have."""
+        """Raise ValueError for params that the model cannot have."""
         check_tokens(params, self.shape.vocab_size)
         for name, instead in NEED_TOKENIZER.items():
             if not self.tokenizer and (value := getattr(params, name)):
                 raise ValueError(f"{name}={value!r} needs a tokenizer, and {self.name} has none: use {instead}")
 
     def fit(self, seq: Sequence) -> None:
-        """Give a sequence the max_tokens that there is room for: a longer one ends with "length" where the positions of
-        the model end. Raises TooLong for a prompt that leaves no room for a token."""
+        """Give a sequence the max_tokens that there is room for.
+
+        A longer one ends with "length" where the positions of the model end. Raises TooLong for a prompt that leaves no
+        room for a token.
+        """
         params, room = seq.params, self.longest - len(seq)
         if room < 1:
             raise TooLong(
@@ -59,7 +65,7 @@ class Resolver:
         seq.params = replace(params, max_tokens=room, min_tokens=min(params.min_tokens, room))
 
     def check_length(self, text: str) -> None:
-        """Raises TooLong for a text that is too long whatever its tokens are: to make them would take seconds."""
+        """Raise TooLong for a text that is too long whatever its tokens are: to make them would take seconds."""
         if len(text) < self.longest or self._most_characters is None:
             return
         least = -(-len(text) // self._most_characters)
@@ -75,7 +81,7 @@ class Resolver:
         return most_characters(self.tokenizer)
 
     def samples(self, seq: Sequence) -> list[Sample]:
-        """Make as many samples as its params ask for. The first is `seq`; the others share its prompt's cache."""
+        """Make as many samples as the params of `seq` ask for. It is the first; the others share its prompt's cache."""
         params, seqs = seq.params, [seq]
         seqs += [Sequence(seq.token_ids, params, seq.priority, seq) for _ in range(params.n - 1)]
         changes, grammar = self._changes(params), self._grammar(params)
@@ -92,7 +98,7 @@ class Resolver:
         return samples
 
     def _changes(self, params: SamplingParams) -> dict[str, Any]:
-        """What the engine, which sees no text, gets in place of some fields."""
+        """Return values for the fields that the engine, which sees no text, cannot read as they are."""
         changes: dict[str, Any] = {}
         if params.stop:
             changes["stop"] = ()  # the detokenizer looks for stop strings

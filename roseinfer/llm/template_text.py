@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def template_text(given: str) -> str:
-    """Return a template: the text itself where it is Jinja, else that of the file. Raises ValueError without one."""
+    """Return a chat template: the text itself where it is Jinja, else the file's. Raises ValueError without one."""
     if "{{" in given or "{%" in given:
         return given
     try:

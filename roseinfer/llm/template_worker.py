@@ -14,14 +14,14 @@ MOST_REASON = 1000  # characters of what a template raises
 
 
 def serve() -> None:
-    """See worker.serve."""
+    """Answer requests to render a template, see worker.serve."""
     from transformers.utils import chat_template_utils  # noqa: F401  # now, so that no request's seconds pay for it
 
     worker.serve(rendered)
 
 
 def rendered(most_characters: int, template_kwargs: dict[str, Any], **settings: Any) -> dict[str, str]:
-    """{"text": ...} or {"error": ...}."""
+    """Render a template, and return {"text": ...} or {"error": ...}."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     try:

@@ -18,7 +18,7 @@ IN_TURN = {"enforce_eager": True, "async_scheduling": False}
 
 
 def check_parallel(size: object, config: EngineConfig, quantization: str | None) -> None:
-    """Raises ValueError for a size that is no count, and for settings that one process alone has."""
+    """Raise ValueError for a size that is no count, and for settings that only a single process supports."""
     require_count("tensor_parallel_size", size, at_least=1)
     if size == 1:
         return
@@ -35,7 +35,7 @@ def check_parallel(size: object, config: EngineConfig, quantization: str | None)
 
 
 def parallel_model(model: str | Model, size: int, dtype: str | None, device: str | None) -> tuple[Model, Ranks]:
-    """Rank 0's part of a model, and the other ranks, which have theirs. model, dtype, device: as LLM takes them.
+    """Return rank 0's part of a model, and the other ranks, which have theirs. model, dtype, device: as LLM takes them.
 
     The whole model is loaded in the CPU's memory, and each rank gets its part from there. Raises ValueError for what
     cannot be split, before a process is started, and RankFailed for a process that does not start.
@@ -55,7 +55,7 @@ def parallel_model(model: str | Model, size: int, dtype: str | None, device: str
 
 
 def device_of_ranks(model: str | Model, size: int, device: str | None) -> str:
-    """ "cpu" or "cuda". Raises ValueError for another device, and for more ranks than GPUs."""
+    """Return "cpu" or "cuda". Raises ValueError for another device, and for more ranks than GPUs."""
     if isinstance(model, Model):
         kind = model.device.type
         if device is not None:
@@ -73,7 +73,7 @@ def device_of_ranks(model: str | Model, size: int, device: str | None) -> str:
 
 
 def step_bytes(model: Model, config: EngineConfig, ranks: Ranks | None) -> int:
-    """See bytes_of_steps, which computes steps: on all ranks."""
+    """Return bytes_of_steps, which computes steps, here on all ranks."""
     sizes = config.step_tokens, config.step_rows
     if ranks is None or model.device.type == "cpu":
         return bytes_of_steps(model, *sizes)

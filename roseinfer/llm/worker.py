@@ -29,8 +29,8 @@ Answer = dict[str, str]
 class Worker:
     """A process that runs `serve` of a module. It is started again after a request has ended it.
 
-    module: whose `serve` calls this module's. seconds: of one request at most. Raises ProcessEnded when it does not
-    start.
+    module: its `serve` calls the one of this module. seconds: the most that one request may take. Raises ProcessEnded
+    when the process does not start.
     """
 
     def __init__(self, module: str, seconds: float) -> None:
@@ -40,8 +40,10 @@ class Worker:
         self._start()
 
     def answer(self, **request: Any) -> Answer:
-        """Return the answer to one request, a dict with "error" where the request has ended the process. Raises
-        TypeError, ValueError or RecursionError for what is no JSON."""
+        """Return the answer to one request, a dict with "error" where the request has ended the process.
+
+        Raises TypeError, ValueError or RecursionError for what is no JSON.
+        """
         line = json.dumps(request | {"seconds": self.seconds})
         with self._lock:
             try:
@@ -99,7 +101,7 @@ class Worker:
 
     @contextmanager
     def _ended_after(self, seconds: float) -> Iterator[None]:
-        """Inside, a read of what the process says takes at most so long: the process is ended then."""
+        """End the process if reading what it says takes longer than `seconds` inside this block."""
         timer = threading.Timer(seconds, self._process.kill)
         timer.daemon = True
         timer.start()
@@ -118,7 +120,7 @@ def _end(process: subprocess.Popen) -> None:
 
 
 def serve(answer: Callable[..., Answer]) -> None:
-    """Answer requests until stdin ends. A request has the seconds after which it ends this process."""
+    """Answer requests until stdin ends. A request names the seconds after which it ends this process."""
     _limit_memory()
     answers, sys.stdout = sys.stdout, sys.stderr
     nowhere = open(os.devnull, "w")  # noqa: SIM115  # as long as the process

@@ -14,7 +14,7 @@ LAYERS = ("num_layers", "n_layer", "num_hidden_layers")  # here, and in config.j
 
 
 def require_size(name: str, value: object) -> None:
-    """Raises ValueError unless it is the size of a dimension, or the number of layers."""
+    """Raise ValueError unless the value is the size of a dimension, or the number of layers."""
     most = MOST_LAYERS if name.rpartition(" ")[2] in LAYERS else LARGEST_SIZE
     if not is_integer(value) or not 1 <= value <= most:
         limit = f" of at most {most:,}" if is_integer(value) and value > most else ""
@@ -29,9 +29,9 @@ class ModelConfig:
     wide. max_model_len is the number of positions the model has. eos_token_id is None where the model has none, and a
     tuple where several tokens end a text.
 
-    From tie_embeddings on, settings of the Llama family; GPT-2 always ties, has every bias and learns its positions.
-    tie_embeddings: the output matrix is the token embedding. qkv_bias, o_bias: biases of the attention's projections.
-    qk_norm: an RMSNorm over each head of q and k. rope: how positions turn q and k.
+    The fields from tie_embeddings on are settings of the Llama family; GPT-2 always ties, has every bias and learns its
+    positions. tie_embeddings: the output matrix is the token embedding. qkv_bias, o_bias: biases of the attention's
+    projections. qk_norm: an RMSNorm over each head of q and k. rope: how positions turn q and k.
     """
 
     architecture: str
@@ -77,7 +77,7 @@ class ModelConfig:
         return self.eos_token_id if isinstance(self.eos_token_id, tuple) else (self.eos_token_id,)
 
     def __repr__(self) -> str:
-        """Like a dataclass's repr, without what the Llama family adds where it is not used."""
+        """Return a dataclass's repr, without the Llama family's fields where they have their defaults."""
         optional = ("tie_embeddings", "qkv_bias", "o_bias", "qk_norm", "rope")
         shown = [f for f in fields(self) if f.name not in optional or getattr(self, f.name) != f.default]
         return f"ModelConfig({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in shown)})"

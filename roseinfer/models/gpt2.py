@@ -9,7 +9,7 @@ from .model import Attend, Model
 
 
 class Attention(nn.Module):
-    """q, k and v from one matrix product, the caller's attention, then the output projection."""
+    """Computes q, k and v in one matrix product, then the caller's attention and the output projection."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Block(nn.Module):
 
 
 class GPT2(Model):
-    """Module names follow the HF checkpoint: loading is a rename-free copy (see hf_gpt2.py for the transposes)."""
+    """GPT-2 with the HF checkpoint's module names: loading is a rename-free copy (hf_gpt2.py has the transposes)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)

@@ -28,7 +28,7 @@ NAMES_ITS_LAYERS = ("qwen2", "qwen3")
 
 
 def config_from_hf(hf: dict[str, Any], generation: dict[str, Any] | None = None) -> ModelConfig:
-    """ModelConfig from a parsed config.json, and generation_config.json where there is one: its end tokens count.
+    """Return the ModelConfig of a parsed config.json, with the end tokens of generation_config.json where there is one.
 
     Raises ValueError for an unsupported model_type or setting, a quantised checkpoint, and a missing or impossible
     value.
@@ -50,7 +50,7 @@ def config_from_hf(hf: dict[str, Any], generation: dict[str, Any] | None = None)
 
 
 def _require_full_attention(hf: dict[str, Any], positions: str) -> None:
-    """Raises ValueError where transformers' model attends to fewer tokens than all before: a layer, or the KV cache.
+    """Raise ValueError where transformers' model, a layer or the KV cache attends to fewer tokens than all before.
 
     positions: the config's key for the number of positions.
     """
@@ -73,7 +73,7 @@ def _require_full_attention(hf: dict[str, Any], positions: str) -> None:
 
 
 def weights_from_hf(tensors: dict[str, Tensor], config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
-    """The checkpoint's tensors under our names and in our layout, one after another.
+    """Yield the checkpoint's tensors under our names and in our layout, one after another.
 
     Raises ValueError for a name or a dtype that only a quantised checkpoint has.
     """
@@ -90,7 +90,7 @@ def weights_from_hf(tensors: dict[str, Tensor], config: ModelConfig) -> Iterator
 
 
 def to_hf(model: Model) -> PreTrainedModel:
-    """The same weights (copied) as transformers' own model: the second oracle, and the ladder's baseline.
+    """Return transformers' own model with the same weights (copied): the second oracle, and the ladder's baseline.
 
     Raises ValueError for what transformers' model of that type cannot hold: grouped heads in GPT-2, say.
     """

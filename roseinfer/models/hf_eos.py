@@ -10,8 +10,8 @@ from .config import ModelConfig
 def read_eos(hf: dict[str, Any], generation: dict[str, Any] | None) -> int | tuple[int, ...] | None:
     """Read the end tokens: generation_config.json's, and config.json's only where there is no such file.
 
-    So does transformers: a generation_config.json that names none is a model that no token ends. roseinfer.LLM adds the
-    tokenizer's end token, see llm/loading.py.
+    transformers does the same: a generation_config.json that names no end token means that no token ends the model's
+    texts. roseinfer.LLM adds the tokenizer's end token, see llm/loading.py.
     """
     eos = (hf if generation is None else generation).get("eos_token_id")
     if not isinstance(eos, list):

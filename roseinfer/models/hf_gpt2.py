@@ -77,7 +77,7 @@ def write_config(c: ModelConfig) -> GPT2Config:
 
 
 def read_weights(tensors: dict[str, Tensor], config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
-    """Views, nothing copied."""
+    """Yield the tensors as views, under our names and in our layout, without a copy."""
     for name, tensor in tensors.items():
         yield name.removeprefix("transformer."), tensor.t() if name.endswith(TRANSPOSED) else tensor
 

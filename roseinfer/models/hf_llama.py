@@ -83,7 +83,7 @@ def read_config(hf: dict[str, Any]) -> ModelConfig:
 
 
 def _max_model_len(hf: dict[str, Any]) -> int:
-    """Positions that the model answers as with full attention: Mistral's window may hold fewer than its config has.
+    """Return how many positions are computed with full attention: Mistral's window may hold fewer than its config has.
 
     Raises ValueError for a window that is not a positive integer.
     """
@@ -121,10 +121,10 @@ def write_config(c: ModelConfig) -> PretrainedConfig:
 
 
 def read_weights(tensors: dict[str, Tensor], config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
-    """One after another, so that the joined copies do not all exist at once. Parts that lack a partner are left out.
+    """Yield our weights one after another, so that the joined copies do not all exist at once.
 
-    Raises ValueError for parts that cannot be joined, and for a matrix that is joined already, in an unknown order of
-    rows.
+    Parts that lack a partner are left out. Raises ValueError for parts that cannot be joined, and for a matrix that is
+    joined already, in an unknown order of rows.
     """
     for name, tensor in tensors.items():
         if joined := [whole for whole in FUSED if f".{whole}." in name]:

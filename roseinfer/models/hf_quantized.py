@@ -27,7 +27,7 @@ INSTEAD = "is not supported: load the model that it was made from, with quantiza
 
 
 def refuse_quantized_config(hf: dict[str, Any]) -> None:
-    """Raises ValueError for a config.json that says how its weights are quantised."""
+    """Raise ValueError for a config.json that says how its weights are quantised."""
     given = hf.get("quantization_config")
     if given is None:
         return
@@ -39,7 +39,7 @@ def refuse_quantized_config(hf: dict[str, Any]) -> None:
 
 
 def refuse_quantized_names(names: Iterable[str]) -> None:
-    """Raises ValueError for names of tensors that only a quantised checkpoint has."""
+    """Raise ValueError for names of tensors that only a quantised checkpoint has."""
     by_ending = {ending: name for name in names for ending in STORED_BY if name.endswith(ending)}
     for ending, method in STORED_BY.items():
         if ending in by_ending:

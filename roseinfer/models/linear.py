@@ -29,7 +29,7 @@ EXACT_ROWS = 16  # x with more rows is padded
 
 
 def padded_rows(num_rows: int) -> int:
-    """num_rows, above EXACT_ROWS rounded up to one of eight counts for each power of two.
+    """Return num_rows, above EXACT_ROWS rounded up to one of eight counts for each power of two.
 
     oneDNN compiles a product for each count of rows that it meets, and keeps about half a megabyte for each: without
     this the memory of a process grows with the variety of its batches. At most one row in nine is padding.
@@ -41,8 +41,10 @@ def padded_rows(num_rows: int) -> int:
 
 
 class TiledLinear(nn.Module):
-    """A matrix in tiles, for any number of rows of x. weight [M, K], float32 or bfloat16; bias [M] or None. x has the
-    weight's dtype. gelu: applied to the result (the tanh form). Whatever other rows x has, a row's result is the same.
+    """A linear layer with its matrix in tiles, for any number of rows of x.
+
+    weight [M, K], float32 or bfloat16; bias [M] or None. x has the weight's dtype. gelu: applied to the result (the
+    tanh form). A row's result does not depend on the other rows of x.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -61,17 +63,17 @@ class TiledLinear(nn.Module):
 
     @staticmethod
     def bytes_of(num_rows: int, width: int, dtype: torch.dtype, has_bias: bool) -> int:
-        """Bytes of a matrix of that shape: padded to whole tiles and pairs, and a bias in float32."""
+        """Return the bytes of a matrix of that shape: padded to whole tiles and pairs, and a bias in float32."""
         width += width % 2 if dtype == torch.bfloat16 else 0
         return -(-num_rows // TILE) * TILE * width * dtype.itemsize + 4 * num_rows * has_bias
 
 
 class PackedLinear(nn.Module):
-    """A matrix in oneDNN's blocked order, for any number of rows of x (see padded_rows). weight [M, K], bias [M] or
-    None.
+    """A linear layer with its matrix in oneDNN's blocked order, for any number of rows of x (see padded_rows).
 
-    gelu: applied to the result, before it is written (the tanh form). Raises RuntimeError where oneDNN does not
-    multiply this dtype on this CPU, and AttributeError where torch has no such ops: `packs` tries them.
+    weight [M, K], bias [M] or None. gelu: applied to the result, before it is written (the tanh form). Raises
+    RuntimeError where oneDNN does not multiply this dtype on this CPU, and AttributeError where torch has no such ops:
+    `packs` tries them.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -90,15 +92,15 @@ class PackedLinear(nn.Module):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the values; oneDNN may pad the last of its blocks, and does not say so."""
+        """Bytes of the values; oneDNN may pad the last of its blocks, and does not report that."""
         return sum(t.numel() * t.element_size() for t in (self.packed, self.bias) if t is not None)
 
 
 class QuantizedLinear(nn.Module):
-    """A matrix in fewer bits; x is quantised to 8 bits on the way in, a scale for each 64 values.
+    """A linear layer with its matrix in fewer bits; x is quantised to 8 bits, with a scale for each 64 values.
 
     weight [M, K], bias [M] or None. x of any float dtype; the result has its dtype. gelu: applied to the result (the
-    tanh form). Whatever other rows x has, a row's result is the same.
+    tanh form). A row's result does not depend on the other rows of x.
     """
 
     layout: ClassVar[QuantizedLayout]
@@ -122,8 +124,10 @@ class QuantizedLinear(nn.Module):
 
     @classmethod
     def bytes_of(cls, num_rows: int, width: int, dtype: torch.dtype, has_bias: bool) -> int:
-        """Bytes of a matrix of that shape, whatever dtype it is loaded in: padded, with its scales, and a bias in
-        float32."""
+        """Return the bytes of a matrix of that shape, which do not depend on the dtype that it is loaded in.
+
+        It is padded, and has its scales and a bias in float32.
+        """
         return prod(cls.layout.shape(num_rows, width)) * cls.layout.dtype.itemsize + 4 * num_rows * has_bias
 
 
@@ -147,6 +151,6 @@ class Int4Linear(QuantizedLinear):
 
 
 def check_groups(width: int) -> None:
-    """Raises ValueError for a width of a matrix that has no whole groups."""
+    """Raise ValueError for a width of a matrix that has no whole groups."""
     if width % GROUP:
         raise ValueError(f"quantization='int4' needs matrices whose width is a multiple of {GROUP}, got {width}")

@@ -59,7 +59,7 @@ class Block(nn.Module):
 
 
 class Llama(Model):
-    """Raises ValueError for a config without rope."""
+    """The Llama family. Raises ValueError for a config without rope."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)

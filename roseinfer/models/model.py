@@ -40,10 +40,10 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """token_ids [N], positions [N] -> hidden [N, C], normalised and ready for `logits`."""
+        """Turn token_ids [N] and positions [N] into hidden states [N, C], normalised and ready for `logits`."""
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """hidden [N, C] -> logits [N, V]."""
+        """Turn hidden states [N, C] into logits [N, V]."""
         return F.linear(hidden, self.token_embedding.weight) if self.lm_head is None else self.lm_head(hidden)
 
     @property

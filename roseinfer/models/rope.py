@@ -19,7 +19,7 @@ from roseinfer.arguments import require_positive
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rope:
-    """The original: inverse frequency i of head_dim D is theta ** (-2i / D)."""
+    """The original rotary embedding: inverse frequency i of head_dim D is theta ** (-2i / D)."""
 
     rope_type: str = "default"
     rope_theta: float = 10_000.0
@@ -35,17 +35,17 @@ class Rope:
                 raise ValueError(f"{field.name} must be True or False, got {value!r}")
 
     def inverse_frequencies(self, head_dim: int, device: torch.device) -> Tensor:
-        """[head_dim / 2] in fp32, radians a position."""
+        """Return the inverse frequencies, [head_dim / 2] in fp32, in radians a position."""
         return 1.0 / self.rope_theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim)
 
     def cos_sin_factor(self) -> float:
-        """Factor of cos and sin."""
+        """Return the factor of cos and sin."""
         return 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearRope(Rope):
-    """Positions divided by a factor (Chen et al., "Position Interpolation", 2023)."""
+    """RoPE with positions divided by a factor (Chen et al., "Position Interpolation", 2023)."""
 
     rope_type: str = "linear"
     factor: float
@@ -62,7 +62,7 @@ def _blend(frequencies: Tensor, kept: Tensor, factor: float) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Llama3Rope(Rope):
-    """Llama 3.1's: short wavelengths stay, long ones are stretched by `factor`, those between are blended.
+    """Llama 3.1's RoPE: short wavelengths stay, long ones are stretched by `factor`, those between are blended.
 
     "The Llama 3 Herd of Models", 2024; the formula is that of Meta's reference code (apply_scaling).
     """
@@ -82,7 +82,7 @@ class Llama3Rope(Rope):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class YarnRope(Rope):
-    """YaRN (Peng et al., 2023): as llama3, blended by dimension; and sharper attention through larger cos and sin.
+    """YaRN (Peng et al., 2023): blends like Llama3Rope, but by dimension; larger cos and sin sharpen attention.
 
     beta_fast, beta_slow: pairs with more turns over the original length stay, with fewer are stretched. mscale and
     mscale_all_dim, DeepSeek's addition, replace the paper's factor on cos and sin; attention_factor states it outright.
@@ -114,7 +114,7 @@ class YarnRope(Rope):
         return _blend(short, 1 - (pairs - first) / width, self.factor)
 
     def _pair_with(self, turns: float, head_dim: int) -> float:
-        """The pair, a fraction, that makes so many turns over the original length."""
+        """Return the pair, a fraction, that makes so many turns over the original length."""
         length = self.original_max_position_embeddings
         return head_dim * log(length / (turns * 2 * pi)) / (2 * log(self.rope_theta))
 
@@ -133,7 +133,7 @@ ROPE_TYPES: dict[str, type[Rope]] = {"default": Rope, "linear": LinearRope, "lla
 
 
 def rope_from_hf(hf: dict[str, Any]) -> Rope:
-    """The Rope of a parsed config.json, from `rope_parameters` or from the older `rope_theta` and `rope_scaling`.
+    """Return the Rope of a parsed config.json: its `rope_parameters`, or the older `rope_theta` and `rope_scaling`.
 
     Raises ValueError for a type that is not in ROPE_TYPES, an unknown or a missing parameter, or one out of range.
     """
@@ -164,10 +164,11 @@ def rope_from_hf(hf: dict[str, Any]) -> Rope:
 
 
 class Rotation:
-    """cos and sin for every position below `length`.
+    """Holds cos and sin for every position below `length`.
 
-    The table is made on first use, for the device and dtype of that call, and again when those change: it is no
-    buffer, so that a model may be built without memory and cast without loss. In fp32, then rounded to the dtype.
+    The table is made on first use, for the device and dtype of that call, and again when those change: it is no buffer,
+    so that a model may be built without memory and cast without loss. It is computed in fp32, then rounded to the
+    dtype.
     """
 
     def __init__(self, rope: Rope, head_dim: int, length: int) -> None:
@@ -175,12 +176,12 @@ class Rotation:
         self.table: Tensor | None = None
 
     def __call__(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """positions [N] -> cos [N, 1, 1, D / 2] and (-sin, sin) [N, 1, 2, D / 2], for `rotate`."""
+        """Return cos [N, 1, 1, D / 2] and (-sin, sin) [N, 1, 2, D / 2] of positions [N], for `rotate`."""
         rows = F.embedding(positions, self.table_for(positions.device, dtype)).view(-1, 1, 3, self.head_dim // 2)
         return rows[:, :, :1], rows[:, :, 1:]
 
     def table_for(self, device: torch.device, dtype: torch.dtype) -> Tensor:
-        """[length, 3 D / 2]: cos, -sin and sin of each position."""
+        """Return the table [length, 3 D / 2]: cos, -sin and sin of each position."""
         if self.table is None or self.table.device != device or self.table.dtype != dtype:
             self.table = self._make_table(device, dtype)
         return self.table

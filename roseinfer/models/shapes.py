@@ -102,7 +102,7 @@ RANDOM_SHAPES = {
 
 
 def empty_model(config: ModelConfig) -> Model:
-    """A model of that shape on the meta device: parameters with shapes and names, and no memory.
+    """Return a model of that shape on the meta device: parameters with shapes and names, and no memory.
 
     Raises ValueError for an unknown architecture.
     """
@@ -118,10 +118,11 @@ def random_model(
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Model:
-    """Seeded weights as GPT-2 initialises them (normal, std 0.02; norms 1, biases 0), the same on every machine.
+    """Return a model with seeded weights, initialised as in GPT-2, the same on every machine.
 
-    Drawn in fp32 on the CPU, one parameter after another, then cast and moved. Raises ValueError, before anything is
-    allocated, when the weights are larger than the memory that is available on the device.
+    Weights are normal with std 0.02, those of norms 1, biases 0. They are drawn in fp32 on the CPU, one parameter after
+    another, then cast and moved. Raises ValueError, before anything is allocated, when the weights are larger than the
+    memory that is available on the device.
     """
     model = empty_model(config)
     _check_fits(model, torch.device(device), dtype)

@@ -1,4 +1,4 @@
-"""prepare_weights: every matrix of a model in the layout that this machine multiplies fastest, and the bytes of it.
+"""prepare_weights: every matrix of a model in the layout that this machine multiplies fastest, and its bytes.
 
 On a GPU matrices stay as they are: its libraries read rows at full speed. On a CPU a decode step is bound by reading
 weights, so their order and their size decide how fast it is.
@@ -28,9 +28,11 @@ def prepare_weights(model: Model, quantization: str | None = None) -> None:
     """Replace each matrix of the model, the output matrix too, by one in the layout for this machine; in place.
 
     quantization: None keeps the model's dtype; "int8" and "int4" take 8 or 4 bits per weight, for the matrices
-    (embeddings and norms stay). One matrix at a time, and the original is given back: at no time does memory hold more
-    than one in two layouts. A token embedding that is also the output matrix stays as the table for lookups. Load
-    first, prepare last: a prepared model has no state_dict of its weights, and does not move to another device.
+    (embeddings and norms stay).
+
+    Matrices are replaced one at a time, and the original is given back: at no time does memory hold more than one in
+    two layouts. A token embedding that is also the output matrix stays as the table for lookups. Load first, prepare
+    last: a prepared model has no state_dict of its weights, and does not move to another device.
 
     Raises ValueError for an unknown quantization, for one on a GPU, for "int4" with a matrix whose width has no whole
     groups, and for a model that was prepared before.
@@ -61,7 +63,7 @@ def prepare_weights(model: Model, quantization: str | None = None) -> None:
 def layout_of(
     dtype: torch.dtype, quantization: str | None = None
 ) -> type[TiledLinear | PackedLinear | QuantizedLinear] | None:
-    """The layout of a model's matrices on this CPU; None: as they are loaded.
+    """Return the layout of a model's matrices on this CPU; None: as they are loaded.
 
     For bfloat16 oneDNN uses registers that hold whole tiles (AMX), where a CPU has them: no loop here is as fast.
     """
@@ -80,9 +82,12 @@ def prepared_copy(model: Model, quantization: str | None = None) -> Model:
 
 
 def layout_sizes(model: Model, dtype: torch.dtype, quantization: str | None = None) -> tuple[int, int]:
-    """(values that are no longer what was loaded, bytes that their matrices have in the layout), when prepare_weights
-    prepares the model in that dtype on this CPU. Only shapes are looked at. The bytes have a tied output matrix, too,
-    whose table stays as it is. Raises ValueError for "int4" with a matrix whose width has no whole groups."""
+    """Return (values that change when the model is prepared, bytes of their matrices in the layout).
+
+    prepare_weights would prepare the model in that dtype on this CPU; here only shapes are looked at. The bytes have a
+    tied output matrix, too, whose table stays as it is. Raises ValueError for "int4" with a matrix whose width has no
+    whole groups.
+    """
     layout = layout_of(dtype, quantization)
     if layout is None:
         return 0, 0
@@ -97,29 +102,29 @@ def layout_sizes(model: Model, dtype: torch.dtype, quantization: str | None = No
 
 
 def matrix_shapes(model: Model) -> list[tuple[int, int, bool]]:
-    """(rows, width, whether it has a bias) of each matrix that a step multiplies with, before it is prepared."""
+    """Return (rows, width, whether it has a bias) of each matrix that a step multiplies with, before it is prepared."""
     linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
     shapes = [(*linear.weight.shape, linear.bias is not None) for linear in linears]
     return shapes if model.lm_head is not None else [*shapes, (*model.token_embedding.weight.shape, False)]
 
 
 def check_widths(model: Model) -> None:
-    """Raises ValueError for a matrix whose width has no whole groups, which 4 bits need."""
+    """Raise ValueError for a matrix whose width has no whole groups, which 4 bits need."""
     for _, width, _ in matrix_shapes(model):
         check_groups(width)
 
 
 def weight_bytes(model: Model) -> int:
-    """Bytes of weights that a step reads, whatever its batch: each matrix in its layout, biases, norms.
+    """Return the bytes of weights that every step reads: each matrix in its layout, biases, norms.
 
-    Left out are the rows that are looked up in embedding tables, one or two a token.
+    The rows that are looked up in embedding tables, one or two a token, are left out.
     """
     read = sum(_own_bytes(module) for module in model.modules() if not isinstance(module, nn.Embedding))
     return read + (model.token_embedding.weight.nbytes if model.lm_head is None else 0)
 
 
 def held_bytes(model: Model) -> int:
-    """Bytes of all weights in memory, embedding tables too."""
+    """Return the bytes of all weights in memory, embedding tables too."""
     return sum(_own_bytes(module) for module in model.modules())
 
 
@@ -130,7 +135,7 @@ def _own_bytes(module: nn.Module) -> int:
 
 
 def check_quantization(quantization: object, device: str) -> None:
-    """Raises ValueError for what no device does, or not this one."""
+    """Raise ValueError for a quantization that is unknown, or that this device does not support."""
     if quantization not in QUANTIZATIONS:
         raise ValueError(f"quantization must be one of {', '.join(map(repr, QUANTIZATIONS))}, got {quantization!r}")
     if quantization and torch.device(device).type != "cpu":

@@ -17,9 +17,9 @@ GREEDY = SamplingParams(temperature=0)
 
 
 class DraftModelProposer:
-    """Drafts by a model of its own (Leviathan et al., 2023; Chen et al., 2023), which has a runner and a KV pool of its
-    own. The pool has the blocks of the engine's: one table tells both models where a sequence's tokens lie.
+    """Drafts with a model of its own (Leviathan et al., 2023; Chen et al., 2023), which has its own runner and KV pool.
 
+    The pool has the blocks of the engine's: one table tells both models where a sequence's tokens lie.
     `BlockManager.num_in_draft` says how much of each block the draft model has computed. What it lacks of a text, all
     of a prompt at first, it computes when it drafts next. So blocks that the prefix cache finds are of use to it too,
     and preemption, rejected drafts and steps without drafts need no bookkeeping: only tokens of the text count.
@@ -28,7 +28,7 @@ class DraftModelProposer:
     of a request with a seed are those that it has without a draft (see `verified`). Drafts that are drawn would be
     accepted more often at high temperatures.
 
-    num_tokens: of a draft. max_num_tokens: that the draft model computes in one go.
+    num_tokens: the length of a draft. max_num_tokens: how many tokens the draft model computes at most in one go.
     """
 
     def __init__(
@@ -41,12 +41,15 @@ class DraftModelProposer:
         self.runner.warm_up()
 
     def wishes(self, seqs: List[Sequence]) -> list[int]:
-        """How many tokens it can draft for each sequence."""
+        """Return how many tokens it can draft for each sequence."""
         return [self.num_tokens] * len(seqs)
 
     def propose(self, seqs: List[Sequence], most: List[int]) -> list[list[int]]:
-        """A draft of at most most[i] tokens for each of seqs, which hold blocks for those. It is empty for a sequence
-        whose text the draft model has not computed yet: there was more to compute than max_num_tokens."""
+        """Return a draft of at most most[i] tokens for each of seqs, which hold blocks for those.
+
+        A draft is empty for a sequence whose text the draft model has not computed yet: there was more to compute than
+        max_num_tokens.
+        """
         copies, self.blocks.copies = self.blocks.copies, {}  # made by the engine's runner, in its own pool
         launched: list[Step] = []
         try:
@@ -71,7 +74,7 @@ class DraftModelProposer:
         return [_finite(drafts.get(seq.seq_id, [])) for seq in seqs]
 
     def _catching_up(self, seqs: List[Sequence]) -> Step:
-        """What the draft model lacks of each text, as far as one step goes."""
+        """Return a step over what the draft model lacks of each text, as far as one step goes."""
         step, room = Step([], []), self.runner.max_num_tokens
         for seq in seqs:
             if not room:
@@ -87,7 +90,10 @@ class DraftModelProposer:
         return step
 
     def _num_computed(self, seq: Sequence) -> int:
-        """Tokens from the first one on that the draft model has computed; at least the last one is computed again."""
+        """Return how many tokens the draft model has computed, from the first one on, without the text's last one.
+
+        The last one is always computed again.
+        """
         size, counts = self.blocks.block_size, self.blocks.num_in_draft
         total = 0
         for block in self.blocks.of(seq.seq_id):
@@ -105,5 +111,5 @@ class DraftModelProposer:
 
 
 def _finite(draft: list[int]) -> list[int]:
-    """A draft up to where its logits are not finite."""
+    """Return a draft up to where its logits are not finite."""
     return draft[: draft.index(NO_TOKEN)] if NO_TOKEN in draft else draft

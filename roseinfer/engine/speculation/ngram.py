@@ -10,7 +10,7 @@ from roseinfer.sequence import Sequence
 class NGramProposer:
     """Drafts from the text itself, without a model (prompt lookup decoding: Saxena, 2023; "ngram" in vLLM).
 
-    num_tokens: of a draft. longest, shortest: the last so many tokens are looked up, the longest first.
+    num_tokens: the length of a draft. longest, shortest: how many of the last tokens are looked up, the longest first.
     """
 
     def __init__(self, num_tokens: int, longest: int, shortest: int) -> None:
@@ -20,11 +20,11 @@ class NGramProposer:
         """Do nothing: there is nothing to make ready."""
 
     def wishes(self, seqs: List[Sequence]) -> list[int]:
-        """How many tokens it can draft for each sequence."""
+        """Return how many tokens it can draft for each sequence."""
         return [self.num_tokens if self.place(seq) is not None else 0 for seq in seqs]
 
     def propose(self, seqs: List[Sequence], most: List[int]) -> list[list[int]]:
-        """A draft of most[i] tokens for each of seqs: none above 0 where `wishes` had none."""
+        """Return a draft of most[i] tokens for each of seqs; most[i] is 0 where `wishes` had 0."""
         return [self.draft(seq, n) if n else [] for seq, n in zip(seqs, most, strict=True)]
 
     def draft(self, seq: Sequence, num_tokens: int) -> list[int]:
@@ -34,7 +34,7 @@ class NGramProposer:
         return [text[at + i % period] for i in range(num_tokens)]
 
     def place(self, seq: Sequence) -> int | None:
-        """Where the text goes on after the last earlier place that has its last tokens; None where there is none."""
+        """Return where the text goes on after the last earlier place with its last tokens; None for no such place."""
         text, places = seq.token_ids, self._indexed(seq)
         for size in self.sizes:
             if size < len(text) and (at := places.get(tuple(text[-size:]))) is not None:
@@ -42,8 +42,10 @@ class NGramProposer:
         return None
 
     def _indexed(self, seq: Sequence) -> dict[tuple[int, ...], int]:
-        """Where the text goes on after each n-gram that ends before its last token, the last such place. The sequence
-        keeps it, so no token is indexed twice."""
+        """Return where the text last went on after each n-gram that ends before its last token.
+
+        The sequence keeps this index, so no token is indexed twice.
+        """
         text, places = seq.token_ids, seq.ngrams
         for end in range(places.get((), 1), len(text)):
             for size in self.sizes:

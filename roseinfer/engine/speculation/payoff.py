@@ -13,8 +13,7 @@ TRY_DRAFTS = 3  # steps of a try with drafts: the first one is not measured
 
 
 class StepTimes:
-    """Seconds of a step by its number of tokens: the median of the last readings, so that one late step does not
-    count."""
+    """Seconds of a step by its number of tokens: the median of the last readings, so one late step does not count."""
 
     def __init__(self) -> None:
         self._readings: dict[int, deque[float]] = {}
@@ -23,7 +22,7 @@ class StepTimes:
         self._readings.setdefault(size_of(num_tokens), deque(maxlen=READINGS)).append(seconds)
 
     def of(self, num_tokens: int) -> float | None:
-        """Median of a size; between measured sizes, the line from one to the other. None beyond them."""
+        """Return the median of a size; between measured sizes, interpolate linearly. None beyond them."""
         known = {size: median_low(one) for size, one in self._readings.items() if len(one) >= ENOUGH}
         size = size_of(num_tokens)
         if size in known:
@@ -36,22 +35,25 @@ class StepTimes:
 
 
 def size_of(num_tokens: int) -> int:
-    """num_tokens to three binary digits, so that sizes next to each other share their readings."""
+    """Round num_tokens down to three binary digits, so that sizes next to each other share their readings."""
     shift = max(0, num_tokens.bit_length() - 3)
     return num_tokens >> shift << shift
 
 
 @dataclass(slots=True)
 class Trials:
-    """When to try the way that does not pay: after 32 decisions, and each time that it still does not after twice as
-    many, for a try with a draft model that has fallen behind takes as long as several steps."""
+    """Decides when to try the way that does not pay: after 32 decisions, then each time after twice as many.
+
+    The wait doubles as long as it still does not pay, because a try with a draft model that has fallen behind takes as
+    long as several steps.
+    """
 
     pays: bool
     wait: int = RETRY_AFTER
     num_decided: int = 0
 
     def decide(self) -> bool:
-        """pays, or for a few steps the opposite."""
+        """Return `pays`, or for a few steps the opposite."""
         self.num_decided += 1
         if self.num_decided <= self.wait:
             return self.pays
@@ -61,8 +63,11 @@ class Trials:
 
 
 class Payoff:
-    """Says whether to draft. With drafts a step takes longer and gives more tokens: those that it gives without them,
-    and the accepted share of the drafts. Drafting pays where tokens per second rise."""
+    """Says whether to draft: where drafts make tokens per second rise.
+
+    With drafts a step takes longer and gives more tokens: those that it gives without them, and the accepted share of
+    the drafts.
+    """
 
     def __init__(self) -> None:
         self.times = StepTimes()
@@ -71,7 +76,7 @@ class Payoff:
         self._drafts = self._resumes = False  # as decided last
 
     def observe(self, num_seqs: int, num_drafted: int, num_accepted: int, seconds: float) -> None:
-        """A step that gave each of num_seqs sequences a token, and num_accepted of num_drafted drafts on top."""
+        """Record a step that gave each of num_seqs sequences a token, and num_accepted of num_drafted drafts on top."""
         if num_drafted:
             self.drafted = FORGET * self.drafted + num_drafted
             self.accepted = FORGET * self.accepted + num_accepted
@@ -80,8 +85,10 @@ class Payoff:
         self.times.add(num_seqs + num_drafted, seconds)
 
     def is_worth(self, num_seqs: int, num_drafts: int) -> bool:
-        """Whether a step of num_seqs sequences should have num_drafts drafts. What has not been measured yet is tried:
-        first the step without drafts."""
+        """Whether a step of num_seqs sequences should have num_drafts drafts.
+
+        What has not been measured yet is tried: first the step without drafts.
+        """
         before, self._drafts = self._drafts, self._decide(num_seqs, num_drafts)
         self._resumes = self._drafts and not before
         return self._drafts

@@ -20,10 +20,10 @@ OWN_KEYS = {NGRAM: ("prompt_lookup_max", "prompt_lookup_min"), DRAFT_MODEL: ("mo
 class SpeculativeConfig:
     """Settings of speculative decoding, named as in vLLM.
 
-    method: "ngram" looks the last tokens up in the text before them, "draft_model" asks a smaller model. num_tokens: of
-    a draft, at most. prompt_lookup_max, prompt_lookup_min (ngram): how many of the last tokens are looked up, first the
-    most. model (draft_model): a spec as load_model takes it, or a Model; with the vocabulary of the one that it drafts
-    for. quantization (draft_model): "int8" for its matrices in 8 bits, on a CPU.
+    method: "ngram" looks the last tokens up in the text before them, "draft_model" asks a smaller model. num_tokens:
+    the length of a draft, at most. prompt_lookup_max, prompt_lookup_min (ngram): how many of the last tokens are looked
+    up, first the most. model (draft_model): a spec as load_model takes it, or a Model; it has the vocabulary of the
+    model that it drafts for. quantization (draft_model): "int8" for its matrices in 8 bits, on a CPU.
 
     Raises ValueError for a wrong value, and for one that the method does not take.
     """
@@ -60,7 +60,7 @@ class SpeculativeConfig:
         return longest, min(2, longest) if shortest is None else shortest
 
     def check_sizes(self, step_tokens: int, max_model_len: int | None) -> None:
-        """Raises ValueError for more tokens than a step or a sequence can have."""
+        """Raise ValueError for more tokens than a step or a sequence can have."""
         for name, most in (("a step of max_num_batched_tokens", step_tokens), ("max_model_len", max_model_len)):
             if most is not None and self.num_tokens >= most:
                 raise ValueError(
@@ -69,8 +69,10 @@ class SpeculativeConfig:
                 )
 
     def check_model(self, draft: ModelConfig, target: ModelConfig, longest: int) -> None:
-        """Raises ValueError for a draft model with another vocabulary, or with too few positions. longest: tokens of
-        the longest sequence."""
+        """Raise ValueError for a draft model with another vocabulary, or with too few positions.
+
+        longest: tokens of the longest sequence.
+        """
         if draft.vocab_size != target.vocab_size:
             raise ValueError(
                 f"speculative['model'] has a vocabulary of {draft.vocab_size:,} tokens, allowed: the "
@@ -84,8 +86,10 @@ class SpeculativeConfig:
 
 
 def speculative_config(value: object) -> SpeculativeConfig | None:
-    """What LLM(speculative=...) stands for. Raises ValueError for anything but a dict of SpeculativeConfig's fields, a
-    SpeculativeConfig or None."""
+    """Return the SpeculativeConfig that LLM(speculative=...) stands for, None for None.
+
+    Raises ValueError for anything but a dict of SpeculativeConfig's fields, a SpeculativeConfig or None.
+    """
     if value is None or isinstance(value, SpeculativeConfig):
         return value
     if not isinstance(value, Mapping):

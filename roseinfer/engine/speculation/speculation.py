@@ -22,17 +22,17 @@ class Proposer(Protocol):
     """Drafts tokens that may follow the text of a sequence. It may be wrong: every draft is verified."""
 
     def warm_up(self) -> None:
-        """Make ready what the first drafts would have to make. Before the first request."""
+        """Prepare what the first drafts would otherwise have to make. Call it before the first request."""
 
     def wishes(self, seqs: List[Sequence]) -> list[int]:
-        """How many tokens it can draft for each sequence."""
+        """Return how many tokens it can draft for each sequence."""
 
     def propose(self, seqs: List[Sequence], most: List[int]) -> list[list[int]]:
-        """A draft of at most most[i] tokens for each of seqs, where most[i] is at most what it wished for."""
+        """Return a draft of up to most[i] tokens for each of seqs, where most[i] is at most what `wishes` returned."""
 
 
 class Speculation:
-    """proposer: where drafts come from. payoff: decides, from measured steps, whether a step gets drafts."""
+    """Adds drafts to steps. proposer: makes them. payoff: decides, from measured steps, whether a step gets drafts."""
 
     def __init__(self, proposer: Proposer, scheduler: Scheduler) -> None:
         self.proposer, self.scheduler = proposer, scheduler
@@ -42,7 +42,7 @@ class Speculation:
         self.proposer.warm_up()
 
     def add_drafts(self, step: Step) -> None:
-        """Let the sequences of a step that decode have drafts, each as many as there are tokens and blocks for."""
+        """Add drafts to the sequences of a step that decode, as many as there are tokens and blocks for."""
         seqs = list(takewhile(_decodes, step.seqs))
         wishes = self.proposer.wishes(seqs)
         if not any(wishes) or not self.payoff.is_worth(len(seqs), sum(wishes)):
@@ -58,8 +58,10 @@ class Speculation:
             step.num_new[: len(drafts)] = [1 + len(draft) for draft in drafts]
 
     def observe(self, step: Step, seconds: float) -> None:
-        """A step was committed `seconds` after it began to be scheduled. Steps with prompts tell nothing: how long they
-        take depends on those."""
+        """Record that a step was committed `seconds` after it began to be scheduled.
+
+        Steps with prompts are left out: how long they take depends on the prompts.
+        """
         num_drafted = sum(map(len, step.drafts))
         if sum(step.num_new) == len(step.seqs) + num_drafted:
             self.payoff.observe(len(step.seqs), num_drafted, sum(step.accepted), seconds)
@@ -70,7 +72,10 @@ def _decodes(seq: Sequence) -> bool:
 
 
 def speculation_of(config: EngineConfig, target: Model, scheduler: Scheduler) -> Speculation | None:
-    """What an engine's settings ask for. Raises ValueError for a draft model that does not suit the target."""
+    """Return the speculation that an engine's settings ask for, None for none.
+
+    Raises ValueError for a draft model that does not suit the target.
+    """
     wanted = config.speculative
     if wanted is None:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def verified(draft: list[int], tokens: list[int]) -> list[int]:
-    """The tokens that a step with a draft gives a sequence: from one to len(draft) + 1.
+    """Return the tokens that a step with a draft gives a sequence: from one to len(draft) + 1.
 
     tokens [len(draft) + 1]: tokens[i] is chosen by the model after draft[:i], greedily or at random, as it would be
     without a draft. As long as the draft has the token that was chosen, the next row follows the right text.
