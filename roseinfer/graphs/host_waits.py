@@ -31,7 +31,7 @@ HOST_WAITS = {
 
 
 class BelowDispatch(TorchFunctionMode):
-    """Calls `found` with a reason when a step bypasses the dispatcher, as it can where tensors lie in the host's memory."""
+    """Calls `found` with what a step does that no dispatcher sees where tensors lie in the host's memory."""
 
     def __init__(self, found: Callable[[str], None]) -> None:
         super().__init__()

@@ -76,7 +76,7 @@ def is_inside_operation() -> bool:
 
 
 def name_of(func: Any) -> str:
-    """Return the name of PyTorch's operation as in the profiler ("aten::add"), or the name of an `operation`'s function."""
+    """Return the name of PyTorch's operation as in the profiler ("aten::add"), or of an `operation`'s function."""
     return func.name().split(".")[0] if isinstance(func, torch._ops.OpOverload) else func.__name__
 
 

@@ -92,7 +92,7 @@ class Program(NamedTuple):
 
 
 def rows(programs: Iterable[Program]) -> Iterator[dict[str, Any]]:
-    """Yield a row for each of ARCHITECTURES and each program: what it is, and what it takes. Needs the mode "compile"."""
+    """Yield a row for each of ARCHITECTURES and each program: what it is and takes. Needs the mode "compile"."""
     programs = list(programs)
     for arch in ARCHITECTURES:
         for p in programs:
@@ -122,7 +122,7 @@ def stage07_programs(stage_module: Any) -> Iterator[Program]:
 
 
 def flat_programs() -> Iterator[Program]:
-    """Yield paged_triton's kernels: attention in all FLAT_SHAPES, storing and combining in those with the longest rows."""
+    """Yield paged_triton's kernels: attention in all FLAT_SHAPES, store and combine in those with the longest rows."""
     for dtype, num_kv_heads, group, head_dim, block_size in FLAT_SHAPES:
         about = {
             "dtype": dtype,

@@ -46,14 +46,14 @@ class FlatCase(NamedTuple):
         return self.slot_mapping // self.block_size != len(self.k_cache) - 1
 
     def with_own_pool(self, dtype: torch.dtype | None = None) -> FlatCase:
-        """Return the case with its own copy of the pool, since an attention writes to it. dtype: None keeps the case's."""
+        """Return the case with its own copy of the pool, since attention writes to it. dtype: None keeps the case's."""
         floats = {name: getattr(self, name) for name in ("q", "k", "v", "k_cache", "v_cache")}
         if dtype is not None and dtype != self.q.dtype:
             return self._replace(**{name: x.to(dtype) for name, x in floats.items()})
         return self._replace(k_cache=self.k_cache.clone(), v_cache=self.v_cache.clone())
 
     def written(self) -> FlatCase:
-        """Return the case as an attention has to leave it: K and V of every real token in its slot, all else as before."""
+        """Return the case as an attention must leave it: K and V of every real token in its slot, all else as before."""
         done, real = self.with_own_pool(), self.real
         slots = self.slot_mapping[real].long()
         for cache, new in ((done.k_cache, self.k), (done.v_cache, self.v)):
@@ -163,14 +163,14 @@ CASES = cases()
 
 
 class Judgement(NamedTuple):
-    """The verdict on one case: "ok", or what is wrong. max_error: the largest error, None where there is none to take."""
+    """The verdict on one case: "ok", or what is wrong. max_error: the largest error, None where there is no value."""
 
     verdict: str
     max_error: float | None = None
 
 
 def judge(attention: Callable[..., Tensor], reference: Callable[..., Tensor], case: FlatCase) -> Judgement:
-    """Judge whether attention(*case) returns what the reference does, and writes K and V of every token, and nothing else.
+    """Judge whether attention(*case) returns what the reference does, writes K and V of every token, and nothing else.
 
     The reference is run in fp32 on the same values. The allowed error is ATOL, and what rounding to the dtype costs: a
     weight of the softmax and the result may each be off by eps / 2, which together is at most eps times the sum of

@@ -23,8 +23,9 @@ one_caller = threading.Lock()
 
 
 def compiled(*signatures: Any, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Compile like numba.njit, and keep the machine code on disk; without a writable folder every process compiles its own.
+    """Compile like numba.njit, and keep the machine code on disk.
 
+    Where no folder can be written every process compiles its own.
     signatures: compiled for these argument types now; none: for each new types of arguments when they first come.
     """
 
