@@ -15,51 +15,51 @@ T = TypeVar("T")
 
 
 def is_integer(value: object) -> TypeGuard[int]:
-    """bool is not accepted."""
+    """Whether the value is an int and no bool."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def require_count(argument: str, value: object, at_least: int, at_most: int | None = None) -> None:
-    """Raises ValueError, naming the argument and the value, unless it is an integer of at least `at_least`."""
+    """Raise ValueError, naming the argument and the value, unless it is an integer from `at_least` to `at_most`."""
     if not is_integer(value) or value < at_least or (at_most is not None and value > at_most):
         allowed = f"of at least {at_least}" if at_most is None else f"from {at_least} to {at_most:,}"
         raise ValueError(f"{argument} must be an integer {allowed}, got {value!r}")
 
 
 def each_once(argument: str, values: Sequence[T], at_least: int = 1) -> Sequence[T]:
-    """The values. Raises ValueError, naming the argument, for one that is there twice and for too few."""
+    """Return the values. Raises ValueError, naming the argument, for one that is there twice and for too few."""
     if isinstance(values, str) or len(values) < at_least or len(set(values)) != len(values):
         raise ValueError(f"{argument} must be a list with each value once, got {values!r}")
     return values
 
 
 def require_counts(argument: str, values: Sequence[int], at_least: int = 1) -> None:
-    """As require_count, of each value of a list that has each once."""
+    """Raise ValueError unless it is a list with each value once, and each one passes require_count."""
     for value in each_once(argument, values):
         require_count(argument, value, at_least)
 
 
 def require_known(argument: str, name: str, allowed: Iterable[str]) -> None:
-    """Raises ValueError, with the allowed name that is nearest, unless it is one of them."""
+    """Raise ValueError, with the allowed name that is nearest, unless the name is one of the allowed."""
     if name not in allowed:
         raise ValueError(f"{argument}: unknown one {unknown_name(name, allowed)}")
 
 
 def require_positive(argument: str, value: object) -> None:
-    """Raises ValueError, naming the argument and the value, unless it is a finite number above 0."""
+    """Raise ValueError, naming the argument and the value, unless it is a finite number above 0."""
     if not (is_integer(value) or isinstance(value, float)) or not 0 < value <= sys.float_info.max:
         raise ValueError(f"{argument} must be a number above 0, got {value!r}")
 
 
 def counted(number: int, noun: str, verb: str = "") -> str:
-    """ "1 thread", "2 threads"; with the verb "waits/wait": "1 thread waits", "2 threads wait"."""
+    """Return a number with its noun: "1 thread", "2 threads"; with the verb "waits/wait": "1 thread waits"."""
     is_one = number == 1
     agreeing = verb.split("/")[not is_one] if verb else ""
     return f"{number:,} {noun}{'' if is_one else 's'} {agreeing}".rstrip()
 
 
 def unknown_name(name: str, allowed: Iterable[str]) -> str:
-    """The unknown name as an error message shows it: with the nearest allowed one, if any is near, and the others."""
+    """Return an unknown name as an error shows it: with the nearest allowed one, if any is near, and the others."""
     allowed = list(allowed)
     nearest = difflib.get_close_matches(name, allowed, n=1, cutoff=0.3)
     hint = f" (nearest: {shortened(nearest[0])})" if nearest else ""
@@ -67,7 +67,7 @@ def unknown_name(name: str, allowed: Iterable[str]) -> str:
 
 
 def refuse_wrong_arguments(cls: type[Owner]) -> type[Owner]:
-    """Class decorator: an unknown or missing argument of the constructor raises ValueError instead of TypeError.
+    """Decorate a class so that an unknown or missing argument raises ValueError instead of TypeError.
 
     The message for an unknown one names the nearest and lists them all.
     """
@@ -91,7 +91,7 @@ def refuse_wrong_arguments(cls: type[Owner]) -> type[Owner]:
 
 
 def refuse_named(reasons: Mapping[str, str]) -> Callable[[type[Owner]], type[Owner]]:
-    """Class decorator: an argument of the constructor that is one of these names raises ValueError with its reason."""
+    """Decorate a class so that an argument with one of these names raises ValueError with its reason."""
 
     def refusing(cls: type[Owner]) -> type[Owner]:
         init: Any = cls.__init__
@@ -110,7 +110,7 @@ def refuse_named(reasons: Mapping[str, str]) -> Callable[[type[Owner]], type[Own
 
 
 def takes_settings(config: type, apart_from: str) -> Callable[[type[Owner]], type[Owner]]:
-    """Class decorator for a constructor with **settings, which are fields of a dataclass: its signature names them.
+    """Decorate a class whose constructor has **settings, fields of a dataclass: its signature names them.
 
     apart_from: a field that it works out itself.
     """
@@ -127,7 +127,7 @@ def takes_settings(config: type, apart_from: str) -> Callable[[type[Owner]], typ
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names for a line: of very many the first, and how many more there are."""
+    """Return names for one line: if there are very many, the first ones and how many more there are."""
     names = list(names)
     more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
     return ", ".join(map(shortened, names[:MOST_NAMES])) + more

@@ -60,9 +60,11 @@ def at_once(
     prefix_groups: int = 1,
     seed: int = 0,
 ) -> list[Arrival]:
-    """All at second 0. prompt_lens, output_lens: least and most, and of those in between each as likely. prefix_len:
-    tokens before each prompt's own ones that it has in common with others, 0 for none. prefix_groups: such prefixes,
-    each as likely; 1: all prompts have the same one.
+    """Return arrivals that all come at second 0.
+
+    prompt_lens, output_lens: least and most; each number from one to the other is equally likely. prefix_len: tokens
+    before each prompt's own ones that it has in common with others, 0 for none. prefix_groups: how many such prefixes
+    there are, each as likely; 1: all prompts have the same one.
 
     Raises ValueError for a count below 1, or a range that is not one.
     """
@@ -71,12 +73,12 @@ def at_once(
 
 
 def all_at_second_0(arrivals: Iterable[Arrival]) -> list[Arrival]:
-    """The same requests, without their times."""
+    """Return the same requests, all at second 0."""
     return [replace(arrival, seconds=0.0) for arrival in arrivals]
 
 
 def poisson(num_requests: int, rate: float, **sizes: Any) -> list[Arrival]:
-    """One after another, `rate` a second on average, whatever came before. sizes: the keywords of at_once."""
+    """Return arrivals of a Poisson process, `rate` a second on average. sizes: the keywords of at_once."""
     return bursts(num_requests, rate, 1, **sizes)
 
 
@@ -91,7 +93,7 @@ def bursts(
     prefix_groups: int = 1,
     seed: int = 0,
 ) -> list[Arrival]:
-    """`burst` at a time, the bursts a Poisson process, and `rate` requests a second on average."""
+    """Return arrivals `burst` at a time; the bursts are a Poisson process, with `rate` requests a second on average."""
     require_count("num_requests", num_requests, at_least=1, at_most=MOST_REQUESTS)
     require_positive("rate", rate)
     require_count("burst", burst, at_least=1)
@@ -116,15 +118,17 @@ def _sized(
 
 
 def require_range(argument: str, value: Range) -> None:
-    """Raises ValueError, naming the argument, unless it is two integers, at least 1 and in order."""
+    """Raise ValueError, naming the argument, unless it is two integers, at least 1 and in order."""
     is_pair = isinstance(value, tuple) and len(value) == 2 and all(map(is_integer, value))
     if not is_pair or not 1 <= value[0] <= value[1]:
         raise ValueError(f"{argument} must be the least and the most, integers of at least 1, got {value!r}")
 
 
 def read_trace(path: Path) -> list[Arrival]:
-    """The arrivals of a file. Raises ValueError that names the line for one that is wrong or out of order, and for a
-    file without any."""
+    """Return the arrivals of a file.
+
+    Raises ValueError that names the line for one that is wrong or out of order, and for a file without any.
+    """
     lines = list(_trace_lines(path))
     if not lines:
         raise ValueError(f"{path}: must have at least one arrival, a line of JSON each, got none")
@@ -165,7 +169,7 @@ def _trace_lines(path: Path) -> Iterator[tuple[int, Arrival]]:
 
 
 def require_order(arrivals: list[Arrival]) -> None:
-    """Raises ValueError for none, and for one that is before the one in front of it."""
+    """Raise ValueError for no arrivals, and for one that is before its predecessor."""
     if not arrivals:
         raise ValueError("arrivals must be at least one, got none")
     for i, (before, after) in enumerate(pairwise(arrivals), 1):

@@ -38,7 +38,7 @@ SEED = 0
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit status. Raises SystemExit for --help."""
+    """Run the command and return the exit status. Raises SystemExit for --help."""
     return exit_status(lambda: run_with(run, parser().parse_args(argv)), is_process=argv is None)
 
 
@@ -55,7 +55,7 @@ def parser() -> Parser:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Raises ValueError for a bad argument, OSError when a file cannot be written."""
+    """Serve requests and print the lines. Raises ValueError for a bad argument, OSError for a file it cannot write."""
     check(args)
     spec = model_spec(args)
     device = device_or_best(args.device)
@@ -95,7 +95,7 @@ def dtype_of(args: argparse.Namespace, device: str) -> torch.dtype:
 
 
 def chosen_stage(args: argparse.Namespace, device: torch.device) -> type[Stage]:
-    """--stage, or the newest of the family that --paged-attn chooses; one left out is named on stderr."""
+    """Return --stage, or the newest of the family that --paged-attn chooses; one left out is named on stderr."""
     stages = chosen_stages(None)
     first_paged = stages.index(stages_package().BlockTable)  # the stages from there on are
     if args.stage is not None:
@@ -130,7 +130,7 @@ def profiled(
 def repeated(
     args: argparse.Namespace, modes: tuple[str, ...], stage: type[Stage], model: Model, requests: Workload
 ) -> dict[str, list[ServerRun]]:
-    """Several modes run in turn (A B A B), so that a slow minute of the machine hits all of them alike."""
+    """Run several modes in turn (A B A B), so that a slow minute of the machine hits all of them alike."""
     runs: dict[str, list[ServerRun]] = {mode: [] for mode in modes}
     for number in range(-args.warmup_runs, args.repeat_runs):
         for mode in modes:
@@ -162,7 +162,7 @@ def progress(text: str) -> None:
 
 
 def record(args: argparse.Namespace, stage: type[Stage], model: Model, runs: dict[str, list[ServerRun]]) -> str:
-    """One line of JSON: arguments, machine, what the metrics mean, every request's and every step's raw times."""
+    """Return one line of JSON: arguments, machine, what the metrics mean, each request's and each step's raw times."""
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
     modes = {
         mode: {

@@ -1,4 +1,4 @@
-"""Owners of blocks: each table has a free list, and the blocks that each sequence holds.
+"""BlockTables: which sequences hold which blocks, with a free list for each table.
 
 The physical blocks belong to a stage; this is only the bookkeeping, in plain Python, with no tensor in it. Stages
 with a block list for each layer (as the first post has) use one table per layer.
@@ -12,7 +12,7 @@ BLOCK_SIZE = 64  # tokens of a block, unless another size is asked for
 
 
 class OutOfBlocks(RuntimeError):
-    """The pool has too few free blocks. Raised before anything is changed: free a sequence and try again."""
+    """Raised when the pool has too few free blocks, before anything is changed: free a sequence and try again."""
 
 
 class BlockTables:
@@ -33,7 +33,7 @@ class BlockTables:
         return seq_id in self._held
 
     def __len__(self) -> int:
-        """Sequences that hold blocks."""
+        """Return the number of sequences that hold blocks."""
         return len(self._held)
 
     def of(self, seq_id: int, table: int) -> list[int]:
@@ -50,7 +50,7 @@ class BlockTables:
         return list(self._free[table])
 
     def version(self, seq_id: int) -> int:
-        """A number that changes whenever a sequence's block ids do, and that no other state of any sequence has had."""
+        """Return a number that changes whenever a sequence's block ids do, and that no other state of any has had."""
         return self._versions[seq_id]
 
     @property
@@ -65,7 +65,7 @@ class BlockTables:
         return self.num_free - owed
 
     def promise(self, seq_id: int, num_tokens: int) -> None:
-        """A sequence that holds blocks may grow to num_tokens tokens: num_unpromised leaves room for it."""
+        """Let a sequence that holds blocks grow to num_tokens tokens: num_unpromised leaves room for it."""
         assert seq_id in self._held, f"sequence {seq_id} holds no blocks"
         self._promised[seq_id] = self.blocks_for(num_tokens)
 
@@ -114,15 +114,15 @@ class BlockTables:
         self._promised.pop(seq_id, None)
 
     def take(self, table: int) -> int:
-        """A free block, for a sequence to hold; num_free says that there is one."""
+        """Return a free block, for a sequence to hold; num_free says that there is one."""
         return self._free[table].pop()
 
     def give_back(self, table: int, block: int) -> None:
-        """A block that a sequence held."""
+        """Make a block that a sequence held free again."""
         self._free[table].append(block)
 
     def check(self) -> None:
-        """Every block of every table is free once, or held by one sequence once."""
+        """Check that every block of every table is free once, or held by one sequence once."""
         for table, free in enumerate(self._free):
             blocks = free + [block for tables in self._held.values() for block in tables[table]]
             assert sorted(blocks) == list(range(self.num_blocks)), f"table {table}: blocks lost or owned twice"

@@ -47,7 +47,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All checks. As text only their names, which are the same on every machine; as HTML the table."""
+    """All checks. As text it shows only their names, which are the same on every machine; as HTML, the table."""
 
     checks: tuple[Check, ...]
 
@@ -74,7 +74,7 @@ class Report:
 
 
 def installed_version(distribution: str) -> str | None:
-    """The installed version of a distribution, or None."""
+    """Return the installed version of a distribution, or None."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -82,7 +82,7 @@ def installed_version(distribution: str) -> str | None:
 
 
 def supported_range(distribution: str) -> str:
-    """The range in roseinfer's own metadata, such as ">=2.11,<2.14"; "" when roseinfer is not installed."""
+    """Return the range in roseinfer's own metadata, such as ">=2.11,<2.14"; "" when roseinfer is not installed."""
     from packaging.requirements import Requirement
 
     try:
@@ -94,7 +94,7 @@ def supported_range(distribution: str) -> str:
 
 
 def set_up(distribution: str) -> str:
-    """The fix for a distribution that is missing, or of an untested version."""
+    """Return the fix for a distribution that is missing, or of an untested version."""
     return SET_UP if has_course() else f"run `pip install '{distribution}{supported_range(distribution)}'`"
 
 
@@ -201,7 +201,7 @@ def probe_numba() -> Check:
 
 
 def what_triton_lacks() -> tuple[str, str] | None:
-    """Triton compiles a small C launcher for each kernel: (what is not here, the fix), or None."""
+    """Return (what is missing, the fix), or None: Triton compiles a small C launcher for each kernel."""
     if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
         return "C compiler", "install one (Debian, Ubuntu: `sudo apt install build-essential`)"
     if not (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file():

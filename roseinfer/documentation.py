@@ -1,5 +1,4 @@
-"""Python's own documentation, on which the bundled model was trained: benchmarks and contests cut their prompts from
-it.
+"""Python's own documentation: the bundled model was trained on it, benchmarks and contests cut prompts from it.
 
 The text is that of Python 3.11 (`pydoc_data.topics`, under the PSF License Version 2). It is kept in a file because
 each version of Python documents itself in other words, and prompts must be the same on every machine.

@@ -13,7 +13,7 @@ LOOK_S = 0.05  # a sleep is cut into pieces of this length, to ask between them 
 
 
 class Queue(Protocol[Stepped]):
-    """An Engine, or a stage from 14 on."""
+    """What `drive` steps: an Engine, or a stage from 14 on."""
 
     @property
     def has_work(self) -> bool: ...
@@ -22,7 +22,7 @@ class Queue(Protocol[Stepped]):
 
 
 class RunClock(Protocol):
-    """Time since a run began, in whatever unit its arrivals have."""
+    """Time since a run began, in the unit that its arrivals have."""
 
     def now(self) -> float: ...
 
@@ -31,7 +31,7 @@ class RunClock(Protocol):
 
 
 class WallClock:
-    """Seconds since it was made."""
+    """Counts seconds since it was made."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter, sleep: Callable[[float], None] = time.sleep):
         self.clock, self.sleep = clock, sleep
@@ -41,7 +41,7 @@ class WallClock:
         return self.clock() - self.began
 
     def wait_until(self, then: float) -> None:
-        """At most LOOK_S."""
+        """Wait, LOOK_S at most."""
         self.sleep(min(max(0.0, then - self.now()), LOOK_S))
 
 
@@ -60,10 +60,10 @@ def drive_by_clock(
     add: Callable[[T, float], object],
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Stepped]:
-    """As drive, but each of `arrivals`, (when, request) in order of time, is added once its time has come.
+    """Yield what each step returns, and add each of `arrivals` once its time has come.
 
-    A request that comes during a step is added after it. add: called with the request, and when it was due. stop: asked
-    before each step; once it says yes, no more follow.
+    arrivals: (when, request), in order of time. A request that comes during a step is added after it. add: called with
+    the request, and when it was due. stop: asked before each step; once it says yes, no more follow.
     """
     coming = deque(arrivals)
     while (coming or queue.has_work) and not stop():

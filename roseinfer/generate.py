@@ -14,7 +14,7 @@ from roseinfer.stage import Stage
 
 
 def generate(stage: Stage, prompts: List[List[int]], params: SamplingParams | List[SamplingParams]) -> list[Sequence]:
-    """Run all prompts to their end; finished sequences in the order of the prompts, every block free again.
+    """Run all prompts to their end; return the finished sequences in the order of the prompts, every block free again.
 
     params: one for all, or one for each prompt. Raises ValueError for a request that can never fit, before any runs.
     """
@@ -25,8 +25,11 @@ def generate(stage: Stage, prompts: List[List[int]], params: SamplingParams | Li
 
 
 def requests(prompts: List[List[int]], params: SamplingParams | List[SamplingParams]) -> list[Sequence]:
-    """A new sequence for each prompt, for `stream`. Raises ValueError when there are not as many params, and for a
-    prompt that is no list of token ids: a tokenizer makes one of a text."""
+    """Return a new sequence for each prompt, for `stream`.
+
+    Raises ValueError when there are not as many params, and for a prompt that is no list of token ids: a tokenizer
+    makes one of a text.
+    """
     if isinstance(params, SamplingParams):
         params = [params] * len(prompts)
     if len(params) != len(prompts):
@@ -76,7 +79,7 @@ def begin(stage: Stage, prompts: List[List[int]], params: SamplingParams) -> lis
 
 
 def decode_step(stage: Stage, seqs: List[Sequence]) -> list[int]:
-    """One step for sequences that are running: decode, sample, append. Returns the new token ids."""
+    """Run one step for sequences that are running: decode, sample, append. Return the new token ids."""
     tokens = stage.next_tokens(list(seqs))
     for seq, token in zip(seqs, tokens, strict=True):
         seq.append(token)
@@ -84,7 +87,7 @@ def decode_step(stage: Stage, seqs: List[Sequence]) -> list[int]:
 
 
 def check_startable(stage: Stage, seqs: List[Sequence]) -> None:
-    """Raises ValueError for a request that `stream` cannot run to its end, or not as its params ask."""
+    """Raise ValueError for a request that `stream` cannot run to its end, or not as its params ask."""
     if len({seq.seq_id for seq in seqs}) != len(seqs):
         raise ValueError(f"seqs names a sequence twice: {[seq.seq_id for seq in seqs]}")
     for seq in seqs:
@@ -100,7 +103,7 @@ def check_startable(stage: Stage, seqs: List[Sequence]) -> None:
 
 
 def check_honoured(params: SamplingParams) -> None:
-    """Raises ValueError for what only LLM gives."""
+    """Raise ValueError for params that only roseinfer.LLM supports."""
     refuse_unresolved(params)
     for name in params.logit_changes():
         raise ValueError(f"{name}={getattr(params, name)!r} is for roseinfer.LLM: a stage leaves logits as they are")
@@ -109,7 +112,7 @@ def check_honoured(params: SamplingParams) -> None:
 
 
 def has_room(stage: Stage, seq: Sequence) -> bool:
-    """True when a place is free and, with every running sequence grown to its end, enough blocks are too."""
+    """Whether a place is free and, with every running sequence grown to its end, enough blocks are too."""
     tables = stage.tables
     return len(tables) < stage.max_num_seqs and tables.blocks_for(seq.max_len - 1) <= tables.num_unpromised
 

@@ -17,7 +17,7 @@ CPUINFO, MEMINFO = Path("/proc/cpuinfo"), Path("/proc/meminfo")
 
 
 def device_name(device: torch.device | str) -> str:
-    """The GPU's name, or the CPU's model name."""
+    """Return the GPU's name, or the CPU's model name."""
     import torch
 
     device = torch.device(device)
@@ -25,7 +25,7 @@ def device_name(device: torch.device | str) -> str:
 
 
 def devices_here() -> list[str]:
-    """The devices of this machine that a model can be on, as torch names them."""
+    """Return the devices of this machine that a model can be on, as torch names them."""
     import torch
 
     gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
@@ -33,7 +33,7 @@ def devices_here() -> list[str]:
 
 
 def is_here(device: torch.device) -> bool:
-    """Whether a model can be on it. "cuda" is any GPU, "cpu:0" the CPU."""
+    """Whether this machine has the device. "cuda" is any GPU, "cpu:0" the CPU."""
     import torch
 
     here = map(torch.device, devices_here())
@@ -42,7 +42,7 @@ def is_here(device: torch.device) -> bool:
 
 @lru_cache(maxsize=1)
 def cpu() -> tuple[str, frozenset[str]]:
-    """The CPU's name, and its feature flags as the system spells them; of one that tells neither, the architecture."""
+    """Return the CPU's name, or else the architecture, and its feature flags as the system spells them."""
     # platform.processor() is empty or just "x86_64" on most Linux systems, so it comes last.
     unnamed = platform.processor() or platform.machine() or "CPU"
     if sys.platform == "darwin":
@@ -66,15 +66,17 @@ def _sysctl(name: str) -> str:
 
 
 def cpu_memory() -> int | None:
-    """Bytes of memory that the machine has, in use or not; None where it does not tell."""
+    """Return the bytes of memory that the machine has, in use or not; None where it does not tell."""
     if not hasattr(os, "sysconf"):  # Windows
         return None
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def available_bytes(device: torch.device | str) -> int | None:
-    """Number of free bytes on the device; all of a CPU's memory if the system does not tell what is free. None where
-    unknown, and where this machine has no such device."""
+    """Return the free bytes on the device; all of a CPU's memory if the system does not tell what is free.
+
+    None where unknown, and where this machine has no such device.
+    """
     import torch
 
     device = torch.device(device)

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @torch.inference_mode()
 def reference_logits(model: Model, token_ids: list[int]) -> Tensor:
-    """Logits [N, V] of every token of one text."""
+    """Return the logits [N, V] of every token of one text."""
     ids = torch.tensor(token_ids, device=model.device)
     return model.logits(model(ids, torch.arange(len(token_ids), device=model.device), PromptAttention()))
 
 
 def reference_generate(model: Model, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
-    """Greedy continuation of each prompt: max_tokens new ids each, end tokens ignored."""
+    """Return the greedy continuation of each prompt: max_tokens new ids each, end tokens ignored."""
     outputs = []
     for prompt in prompts:
         token_ids = list(prompt)
@@ -37,7 +37,7 @@ def reference_generate(model: Model, prompts: list[list[int]], max_tokens: int) 
 
 
 def hf_generate(model: Model, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
-    """transformers' greedy continuation of each prompt: max_tokens new ids each, end tokens ignored.
+    """Return transformers' greedy continuation of each prompt: max_tokens new ids each, end tokens ignored.
 
     Raises ValueError for a model that transformers cannot hold (see models.to_hf).
     """

@@ -14,7 +14,7 @@ NO_TOKEN = -1  # for a row whose logits are not finite, where raising would wait
 
 
 def sample(logits: Tensor, seqs: list[Sequence]) -> list[int]:
-    """One token id a row of logits [B, V]; row i is chosen by seqs[i].params.
+    """Choose one token id a row of logits [B, V]; row i is chosen by seqs[i].params.
 
     A row with a seed depends on that row's logits, its seed and its length alone, so a request gets the same tokens
     whatever else is in the batch, and again when it is recomputed. Raises ValueError for a row count that does not
@@ -34,7 +34,7 @@ def sample(logits: Tensor, seqs: list[Sequence]) -> list[int]:
 
 
 def probabilities(logits: Tensor, params: list[SamplingParams]) -> Tensor:
-    """The distribution that each row is drawn from: logits [B, V] -> [B, V] fp32, rows sum to 1.
+    """Return the distribution that each row is drawn from: logits [B, V] -> [B, V] fp32, rows sum to 1.
 
     Order of the filters: temperature, then top-k, then top-p over what top-k left. A banned token has probability
     exactly 0. Ties at the top-k border are broken by the sort, so exactly top_k tokens stay. All temperatures > 0.
@@ -53,25 +53,27 @@ def probabilities(logits: Tensor, params: list[SamplingParams]) -> Tensor:
 
 
 def is_filtered(params: SamplingParams) -> bool:
-    """True where top-k or top-p bans tokens."""
+    """Whether top-k or top-p bans tokens."""
     return params.top_k > 0 or params.top_p < 1
 
 
 def finite_temperature(params: SamplingParams) -> float:
-    """The temperature within what float32 can tell from 0 and from infinity."""
+    """Return the temperature, limited to what float32 can tell from 0 and from infinity."""
     return finite(params.temperature)
 
 
 def finite(factor: float) -> float:
-    """A factor above 0, within what float32 can tell from 0 and from infinity."""
+    """Return a factor above 0, limited to what float32 can tell from 0 and from infinity."""
     limits = torch.finfo(torch.float32)
     return float(min(max(factor, limits.tiny), limits.max))
 
 
 def distribution(logits: Tensor, temperature: Tensor, filtered: Tensor | None, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """Compute `probabilities` from tensors alone and without reading any of them: logits [B, V] in fp32, the largest of
-    each row 0, so that no temperature [B], however low, makes an infinity of it. top_k [F] and top_p [F] belong to the
-    rows `filtered` [F] (None: no row is)."""
+    """Compute `probabilities` from tensors alone and without reading any of them.
+
+    logits [B, V] in fp32, the largest of each row 0, so that no temperature [B], however low, makes an infinity of it.
+    top_k [F] and top_p [F] belong to the rows `filtered` [F] (None: no row is).
+    """
     probs = torch.softmax(logits / temperature[:, None], dim=-1)
     if filtered is not None:
         probs[filtered] = keep_top(probs[filtered], top_k[:, None], top_p[:, None])
@@ -79,22 +81,22 @@ def distribution(logits: Tensor, temperature: Tensor, filtered: Tensor | None, t
 
 
 def exponential_race(probs: Tensor, noise: Tensor) -> Tensor:
-    """One token a row of probs [B, V], drawn by noise [B, V] from the exponential distribution: argmax of the quotient.
+    """Draw one token a row of probs [B, V], by noise [B, V] from the exponential distribution: argmax of the quotient.
 
-    Of clocks that ring at rates p, number i is the first with probability p[i]; noise / p is when each one rings. It is
+    When clocks ring at rates p, clock i is the first with probability p[i]; noise / p is when each one rings. This is
     what torch.multinomial does for one draw, without its checks.
     """
     return (probs / noise).argmax(dim=-1)
 
 
 def _require_numbers(largest: Tensor) -> None:
-    """largest: the largest logit of each row; where there is a NaN, that counts as the largest."""
+    """Raise ValueError unless the largest logit of each row is finite; a NaN in a row counts as its largest."""
     if not all(isfinite(logit) for logit in largest.flatten().tolist()):
         raise ValueError("logits must be finite to sample from them, got NaN or infinity")
 
 
 def keep_top(probs: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """probs [B, V], with top_k [B, 1] (0 keeps all) and then top_p [B, 1] applied to each row; rows sum to 1."""
+    """Return probs [B, V] with top_k [B, 1] (0 keeps all) and then top_p [B, 1] applied to each row; rows sum to 1."""
     vocab_size = probs.size(-1)
     top_k = torch.where(top_k > 0, top_k, vocab_size)
     ordered, order = probs.sort(dim=-1, descending=True, stable=True)
@@ -110,20 +112,22 @@ def keep_top(probs: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
 
 
 def _draw(probs: Tensor, seq: Sequence) -> int:
-    """A token from probs [V]."""
+    """Draw a token from probs [V]."""
     return int(torch.multinomial(probs, 1, generator=generator_of(seq, probs.device)))
 
 
 def generator_of(seq: Sequence, device: torch.device, length: int | None = None) -> torch.Generator | None:
-    """Made from (seed, length), so nothing has to survive between steps; None for a request without a seed. length: of
-    the sequence when the token is chosen, None for what it is now."""
+    """Return a generator made from (seed, length), so nothing has to survive between steps; None without a seed.
+
+    length: the sequence's when the token is chosen, None for what it is now.
+    """
     if seq.params.seed is None:
         return None
     return torch.Generator(device).manual_seed(_mix(seq.params.seed, len(seq) if length is None else length))
 
 
 def _mix(seed: int, position: int) -> int:
-    """splitmix64 (Steele et al., 2014): neighbouring seeds and positions give unrelated 63-bit seeds."""
+    """Mix by splitmix64 (Steele et al., 2014): neighbouring seeds and positions give unrelated 63-bit seeds."""
     mask = (1 << 64) - 1
     z = (seed * 0xD1342543DE82EF95 + (position + 1) * 0x9E3779B97F4A7C15) & mask
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask

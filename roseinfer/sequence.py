@@ -14,9 +14,11 @@ _ids = itertools.count()
 
 @dataclass(slots=True)
 class Logprob:
-    """Log-probability of a token where another one could have stood, as vLLM has it. rank: 1 for the likeliest token.
+    """Log-probability of a token where another one could have stood, as in vLLM. rank: 1 for the likeliest token.
+
     decoded_token: its text, in which a byte of a character that several tokens spell is written as \\xf0. None
-    until roseinfer.LLM has filled it in, and where there is no tokenizer."""
+    until roseinfer.LLM has filled it in, and where there is no tokenizer.
+    """
 
     logprob: float
     rank: int
@@ -100,7 +102,7 @@ class Sequence:
 
 
 def finish_reason(seq: Sequence, eos_token_ids: tuple[int, ...]) -> str | None:
-    """Why a sequence ends with the token it has now: "stop" or "length"; None when it goes on."""
+    """Return why a sequence ends with the token it has now: "stop" or "length"; None when it goes on."""
     token_id, params = seq.token_ids[-1], seq.params
     if token_id in params.stop_token_ids or (token_id in eos_token_ids and not params.ignore_eos):
         return "stop"

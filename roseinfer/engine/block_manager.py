@@ -296,7 +296,7 @@ class BlockManager:
                 self._free.append(block)
 
     def check(self) -> None:
-        """Check that a block is free once, idle, or in as many tables as it has refs, and a row held or free."""
+        """Check that each block is free once, idle, or in ref_counts[block] tables, and each row is held or free."""
         held = [0] * self.num_blocks
         for seq_id, blocks in self._blocks.items():
             assert self.table[self.rows[seq_id], : len(blocks)].tolist() == blocks, f"row of sequence {seq_id}"

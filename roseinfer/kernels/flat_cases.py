@@ -53,7 +53,7 @@ class FlatCase(NamedTuple):
         return self._replace(k_cache=self.k_cache.clone(), v_cache=self.v_cache.clone())
 
     def written(self) -> FlatCase:
-        """Return the case as an attention must leave it: K and V of every real token in its slot, all else as before."""
+        """Return the case as attention must leave it: K and V of every real token in its slot, all else as before."""
         done, real = self.with_own_pool(), self.real
         slots = self.slot_mapping[real].long()
         for cache, new in ((done.k_cache, self.k), (done.v_cache, self.v)):

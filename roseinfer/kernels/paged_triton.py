@@ -42,7 +42,7 @@ def store_kernel(
     NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM_PAD: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     ROWS: tl.constexpr,
 ):  # fmt: skip
-    """A program copies ROWS rows of HEAD_DIM values; row r is head r % NUM_KV_HEADS of token r // NUM_KV_HEADS."""
+    """Copy ROWS rows of HEAD_DIM values in each program; row r is head r % NUM_KV_HEADS of token r // NUM_KV_HEADS."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     token, head = row // NUM_KV_HEADS, row % NUM_KV_HEADS
     dim = tl.arange(0, DIM_PAD)[None, :]
@@ -84,10 +84,11 @@ def attend_kernel(
     BLOCK_SIZE: tl.constexpr, ROWS: tl.constexpr, TILE_TOKENS: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr,
     UPCAST: tl.constexpr,
 ):  # fmt: skip
-    """A program: query tile program_id(0), KV head program_id(1), split program_id(2) of the tile's cached tokens.
+    """Attend from query tile program_id(0) on KV head program_id(1) to split program_id(2) of its cached tokens.
 
-    ROWS rows of queries: row r is query head r % GROUP of the tile's token r // GROUP, up to TILE_TOKENS tokens. TILE
-    cached tokens are read at a time. TILE_TOKENS is 1 for a batch of decodes, and then a tile is a sequence.
+    A program has ROWS rows of queries: row r is query head r % GROUP of the tile's token r // GROUP, up to TILE_TOKENS
+    tokens. It reads TILE cached tokens at a time. TILE_TOKENS is 1 for a batch of decodes, and then a tile is a
+    sequence.
     """
     tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     if TILE_TOKENS == 1:
@@ -171,7 +172,7 @@ def combine_kernel(
     out_token, out_head,  # strides, in elements
     NUM_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM_PAD: tl.constexpr, SPLITS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """A program weights and adds the splits of ROWS rows; row r is head r % NUM_HEADS of token r // NUM_HEADS."""
+    """Weight and add the splits of ROWS rows in each program; row r is head r % NUM_HEADS of token r // NUM_HEADS."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     real_row = (row < num_rows)[:, None]
     dim = tl.arange(0, DIM_PAD)[None, :]
@@ -187,7 +188,7 @@ def combine_kernel(
 
 
 def store_shape(num_kv_heads: int, head_dim: int, block_size: int) -> dict[str, int]:
-    """store_kernel's constexprs."""
+    """Return store_kernel's constexprs."""
     dim_pad = power_of_two(head_dim)
     return {
         "NUM_KV_HEADS": num_kv_heads, "HEAD_DIM": head_dim, "DIM_PAD": dim_pad, "BLOCK_SIZE": block_size,
@@ -225,12 +226,12 @@ def attend_shape(
 
 
 def query_tiles(num_tokens: int, num_seqs: int, tile_tokens: int) -> int:
-    """Number of tiles of the grid for the new tokens: as many as any lengths may need, see sequence_of."""
+    """Return the number of tiles of the grid for the new tokens: as many as any lengths may need, see sequence_of."""
     return num_seqs if tile_tokens == 1 else num_tokens // tile_tokens + num_seqs
 
 
 def combine_shape(num_heads: int, head_dim: int, splits: int) -> dict[str, int]:
-    """combine_kernel's constexprs."""
+    """Return combine_kernel's constexprs."""
     dim_pad = power_of_two(head_dim)
     return {
         "NUM_HEADS": num_heads, "HEAD_DIM": head_dim, "DIM_PAD": dim_pad, "SPLITS": splits,
@@ -239,7 +240,7 @@ def combine_shape(num_heads: int, head_dim: int, splits: int) -> dict[str, int]:
 
 
 def power_of_two(n: int) -> int:
-    """The least power of two that is not below n; the sides of a Triton tile are powers of two."""
+    """Return the least power of two that is not below n; the sides of a Triton tile are powers of two."""
     return 1 << (n - 1).bit_length()
 
 
@@ -300,7 +301,7 @@ def check_tensors(
     q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor, query_start: Tensor,
     context_lens: Tensor, block_tables: Tensor, out: Tensor,
 ) -> None:  # fmt: skip
-    """ValueError for what would make a kernel read or write where it must not; nothing on the device is looked at."""
+    """Raise ValueError for tensors with which a kernel would access what it must not; no value is looked at."""
     num_tokens, num_heads, head_dim = q.shape
     num_blocks, num_kv_heads, block_size, _ = k_cache.shape
     num_seqs = len(block_tables)

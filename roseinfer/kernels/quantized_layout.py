@@ -24,8 +24,10 @@ GROUP = 64  # values of K that share a scale, in x, and in W in 4 bits
 
 @dataclass(frozen=True)
 class QuantizedLayout:
-    """A tile has `head` bytes, then for each group `group_head` bytes and its values. dtype: of a tile's elements, by
-    which compiled code knows the layout. offset: added to a value."""
+    """How a matrix in few bits lies in memory: a tile has `head` bytes, then groups of `group_head` bytes and values.
+
+    dtype: the type of a tile's elements, by which compiled code knows the layout. offset: added to a value.
+    """
 
     bits: int
     dtype: torch.dtype
@@ -38,7 +40,7 @@ class QuantizedLayout:
         return self.group_head + GROUP * TILE * self.bits // 8
 
     def shape(self, num_rows: int, width: int) -> tuple[int, int]:
-        """Shape of W [num_rows, width] in tiles, elements of `dtype`. width: padded to whole groups."""
+        """Return the shape of W [num_rows, width] in tiles, in elements of `dtype`. width: padded to whole groups."""
         num_bytes = self.head + -(-width // GROUP) * self.group_bytes
         return -(-num_rows // TILE), num_bytes // self.dtype.itemsize
 
@@ -48,7 +50,7 @@ FOUR_BITS = QuantizedLayout(bits=4, dtype=torch.int16, offset=8, head=0, group_h
 
 
 def rounded_tiles(weight: np.ndarray, layout: QuantizedLayout) -> np.ndarray:
-    """W [M, K] float32 rounded, and as the product reads it."""
+    """Return W [M, K] float32 rounded, and as the product reads it."""
     return tiles_8(*quantize_8(weight)) if layout is EIGHT_BITS else tiles_4(*quantize_4(weight))
 
 
@@ -59,8 +61,10 @@ def quantize_8(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def quantize_4(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Round W [M, K] float32, K a multiple of GROUP: values [M, K] int8, scales [M, K / GROUP] float32, each of them a
-    bfloat16. Zeros have a scale of 0."""
+    """Round W [M, K] float32, K a multiple of GROUP: values [M, K] int8, scales [M, K / GROUP] float32.
+
+    Each scale is a bfloat16. Zeros have a scale of 0.
+    """
     groups = weight.reshape(len(weight), -1, GROUP)
     largest = np.take_along_axis(groups, np.abs(groups).argmax(axis=2)[:, :, None], axis=2)
     scales = torch.from_numpy(largest / np.float32(-8)).bfloat16().float().numpy()
@@ -69,7 +73,7 @@ def quantize_4(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def tiles_8(values: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """What `quantize_8` returns as the product reads it: uint8, of EIGHT_BITS.shape, padded with zeros."""
+    """Arrange the result of `quantize_8` as the product reads it: uint8, of EIGHT_BITS.shape, padded with zeros."""
     shape = EIGHT_BITS.shape(*values.shape)
     whole = _padded(values, shape[0], 128)
     vectors = whole.reshape(shape[0], TILE, -1, 4).transpose(0, 2, 1, 3)
@@ -79,7 +83,7 @@ def tiles_8(values: np.ndarray, scales: np.ndarray) -> np.ndarray:
 
 
 def tiles_4(values: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """What `quantize_4` returns as the product reads it: int16, of FOUR_BITS.shape, padded with zeros."""
+    """Arrange the result of `quantize_4` as the product reads it: int16, of FOUR_BITS.shape, padded with zeros."""
     shape = FOUR_BITS.shape(*values.shape)
     whole = _padded(values, shape[0], 8)
     pairs = whole.reshape(shape[0], TILE, -1, GROUP // 8, 2, 4).transpose(4, 0, 2, 3, 1, 5)  # [2, tiles, groups, ...]
@@ -91,7 +95,7 @@ def tiles_4(values: np.ndarray, scales: np.ndarray) -> np.ndarray:
 
 
 def _padded(values: np.ndarray, num_tiles: int, offset: int) -> np.ndarray:
-    """values + offset as unsigned bytes, in whole tiles and groups."""
+    """Return values + offset as unsigned bytes, in whole tiles and groups."""
     padded = np.full((num_tiles * TILE, -(-values.shape[1] // GROUP) * GROUP), offset, np.uint8)
     padded[: len(values), : values.shape[1]] += values.view(np.uint8)
     return padded

@@ -1,4 +1,4 @@
-"""x @ W.T on a CPU with W in 8 or 4 bits (quantized_layout.py), x rounded to 8 bits on the way in, sums in float32.
+"""x @ W.T on a CPU with W in 8 or 4 bits (quantized_layout.py), x rounded to 8 bits first, sums in float32.
 
 Products of bytes are summed as whole numbers over a group of GROUP values of K, which is exact. Then the sum is
 multiplied by the group's scales and joins those of the groups before it, in a fixed order. So a row of the result is
@@ -8,8 +8,8 @@ nothing.
 
 CPUs have an instruction for four products of bytes and their sum in each of 16 lanes (VNNI), which no compiler here
 finds by itself. Where a CPU lacks it, the same sum is written with multiplications. It multiplies unsigned by signed
-bytes, so the values of W have an offset. What that adds to a group's sum is offset times the sum of its values of x:
-each sum begins with that, negative.
+bytes, so the values of W have an offset. That adds offset times the sum of the values of x to a group's sum, so each
+sum begins with the negative of it.
 """
 
 from __future__ import annotations
@@ -49,8 +49,11 @@ LAYOUTS = {numba.from_dtype(np.dtype(name)): layout for name, layout in (("uint8
 
 @operation
 def linear_quantized(x: Tensor, weight: Tensor, bias: Tensor, num_rows: int, gelu: bool = False) -> Tensor:
-    """x [N, K] @ W.T + bias, in x's dtype. weight: `tiles_8` or `tiles_4` of W [num_rows, K]. bias: float32,
-    [num_rows], or [0] for none. gelu: applied to the result (the tanh form)."""
+    """Return x [N, K] @ W.T + bias, in x's dtype, with W in 8 or 4 bits.
+
+    weight: `tiles_8` or `tiles_4` of W [num_rows, K]. bias: float32, [num_rows], or [0] for none. gelu: applied to the
+    result (the tanh form).
+    """
     out = torch.empty(len(x), num_rows)
     rows = F.pad(x.float(), (0, -x.size(1) % GROUP)).contiguous()
     run_parallel(multiply, out.numpy(), rows.numpy(), weight.numpy(), bias.numpy(), GELU if gelu else STORE)
@@ -59,15 +62,15 @@ def linear_quantized(x: Tensor, weight: Tensor, bias: Tensor, num_rows: int, gel
 
 @compiled()
 def multiply(out, x, w, bias, then):
-    """multiply_tiled of x [N, K] float32, K a multiple of GROUP."""
+    """Run multiply_tiled on x [N, K] float32, K a multiple of GROUP."""
     multiply_tiled(out, factor(x, w), w, bias, then)
 
 
 @njit
 def quantize_group(x, out):
-    """x [GROUP] float32 -> out [GROUP] int8; returns the scale (NaN unless all are finite) and the sum of out.
+    """Round x [GROUP] float32 to out [GROUP] int8; return the scale (NaN unless all are finite) and the sum of out.
 
-    In 32-bit integers throughout, which compilers turn into vectors: without their sign, floats are ordered as their
+    All is done in 32-bit integers, which compilers turn into vectors: without their sign, floats are ordered as their
     bits are, and adding 1.5 * 2**23 to a small float leaves the nearest whole number in its last bits.
     """
     top = np.int32(0)
@@ -85,7 +88,7 @@ def quantize_group(x, out):
 
 @njit
 def quantize_row(x, out):
-    """x [K] float32 -> out [K / GROUP * WORDS] int32."""
+    """Round x [K] float32 to out [K / GROUP * WORDS] int32."""
     values = out.view(np.int8)
     for group in range(len(x) // GROUP):
         k, at = group * GROUP, group * WORDS
@@ -95,7 +98,7 @@ def quantize_row(x, out):
 
 @njit(parallel=True)
 def quantize_rows(x):
-    """x [N, K] float32 in 8 bits and a scale per group: [N, K / GROUP * WORDS] int32."""
+    """Return x [N, K] float32 in 8 bits and a scale per group: [N, K / GROUP * WORDS] int32."""
     out = np.empty((x.shape[0], x.shape[1] // GROUP * WORDS), np.int32)
     if len(x) < FEW:
         for n in range(len(x)):
@@ -122,14 +125,14 @@ def multiply_quantized(
     typing: Any, sums: types.Array, x: types.Array, m: types.Integer, count: types.Integer, w: types.Array,
     tile: types.Integer,
 ) -> tuple[Any, Callable]:  # fmt: skip
-    """multiply_tile, with x of `quantize_rows`, and w in 8 or 4 bits."""
+    """Compute multiply_tile, with x of `quantize_rows`, and w in 8 or 4 bits."""
     return types.none(sums, x, types.intp, types.intp, w, types.intp), case_for_each_count(_multiply_rows)
 
 
 def _multiply_rows(
     context: Any, builder: ir.IRBuilder, signature: Any, args: Any, num_rows: int, vectors: range
 ) -> None:
-    """vectors: those of the tile that are multiplied."""
+    """Generate the products of num_rows rows of x with a tile. vectors: those of the tile that are multiplied."""
     sums, x, m, _, w, tile = args
     layout, size = LAYOUTS[signature.args[4].dtype], m.type
     num_groups = builder.udiv(shape_of(context, builder, signature.args[1], x)[1], size(WORDS))
@@ -164,7 +167,7 @@ def _multiply_rows(
 def _group_sums(
     context: Any, builder: ir.IRBuilder, layout: QuantizedLayout, group: ir.Value, fours: list[ir.Value], vectors: range
 ) -> dict[tuple[int, int], ir.Value]:
-    """Where the sums of a group's products are kept, by row of x and vector. fours: the group in each row of x."""
+    """Return where a group's sums of products are kept, by row of x and vector. fours: the group in each row of x."""
     size = cgutils.intp_t
     sums = {(r, v): cgutils.alloca_once(builder, INTS) for r in range(len(fours)) for v in vectors}
     for r, four in enumerate(fours):
@@ -200,19 +203,19 @@ def _load(builder: ir.IRBuilder, pointer: ir.Value, index: ir.Value, of: ir.Type
 
 
 def _prefetch(builder: ir.IRBuilder, pointer: ir.Value) -> None:
-    """Ask memory for the line at that address, which need not be there."""
+    """Ask memory for the line at that address, which need not be valid."""
     prefetch = function(builder, "llvm.prefetch.p0i8", ir.VoidType(), [pointer.type, I32, I32, I32])
     builder.call(prefetch, [pointer, I32(0), I32(3), I32(1)])  # to be read, into every cache, data
 
 
 def _half_bytes(builder: ir.IRBuilder, vector: ir.Value, half: int) -> ir.Value:
-    """The lower halves of 64 bytes, or the upper ones."""
+    """Return the lower halves of 64 bytes, or the upper ones where `half` is 1."""
     shifted = builder.lshr(vector, INTS([4] * LANES)) if half else vector
     return builder.and_(shifted, INTS([0x0F0F0F0F] * LANES))
 
 
 def _group_scales(builder: ir.IRBuilder, group: ir.Value, v: int) -> ir.Value:
-    """16 scales in bfloat16, with which a group begins, as float32."""
+    """Return as float32 the 16 scales in bfloat16 with which a group begins."""
     bits = builder.zext(_load(builder, group, cgutils.intp_t(2 * LANES * v), HALVES), INTS)
     return builder.bitcast(builder.shl(bits, INTS([16] * LANES)), FLOATS)
 
@@ -221,8 +224,10 @@ FourProducts = Callable[[ir.IRBuilder, ir.Value, ir.Value, ir.Value], ir.Value]
 
 
 def _four_products(features: list[str], bits: int) -> FourProducts:
-    """What adds four products of bytes, of W and x, to a sum in each of 16 lanes, on a CPU with these features. W is
-    unsigned and has so many bits, x is signed."""
+    """Return a function that adds four products of bytes, of W and x, to a sum in each of 16 lanes.
+
+    features: the CPU's, which decide how. W is unsigned and has so many bits, x is signed.
+    """
     if "+avx512vnni" in features:
         return lambda builder, *vectors: _instruction(builder, "avx512.vpdpbusd.512", INTS, vectors)
     if "+avxvnni" in features:
@@ -238,20 +243,20 @@ def _instruction(builder: ir.IRBuilder, name: str, returns: ir.Type, args: Seque
 
 
 def _in_halves(add: FourProducts, builder: ir.IRBuilder, *vectors: ir.Value) -> ir.Value:
-    """16 lanes by what takes 8 of them."""
+    """Compute 16 lanes with a function that takes 8 of them."""
     halves = [add(builder, *[part(builder, vector, range(i, i + 8)) for vector in vectors]) for i in (0, 8)]
     return builder.shuffle_vector(*halves, picks(range(LANES)))
 
 
 def _add_by_pairs(builder: ir.IRBuilder, sums: ir.Value, w: ir.Value, x: ir.Value) -> ir.Value:
-    """Products of bytes, of which two are added in 16 bits: values of W of 4 bits are too small to overflow there."""
+    """Add products of bytes, in pairs of 16 bits: values of W of 4 bits are too small to overflow there."""
     w, x = (builder.bitcast(bytes_, ir.VectorType(I8, 32)) for bytes_ in (w, x))
     pairs = _instruction(builder, "avx2.pmadd.ub.sw", SHORTS, [w, x])
     return builder.add(sums, _instruction(builder, "avx2.pmadd.wd", EIGHT, [pairs, SHORTS([1] * 16)]))
 
 
 def _add_by_halves(builder: ir.IRBuilder, sums: ir.Value, w: ir.Value, x: ir.Value) -> ir.Value:
-    """Products of 16 bits: first of the bytes in the upper halves, then of those in the lower ones."""
+    """Add products of 16 bits: first of the bytes in the upper halves, then of those in the lower ones."""
     w, x = (builder.bitcast(bytes_, SHORTS) for bytes_ in (w, x))
     eight = SHORTS([8] * 16)
     upper = builder.lshr(w, eight), builder.ashr(x, eight)
@@ -262,7 +267,7 @@ def _add_by_halves(builder: ir.IRBuilder, sums: ir.Value, w: ir.Value, x: ir.Val
 
 
 def _add_by_lanes(builder: ir.IRBuilder, sums: ir.Value, w: ir.Value, x: ir.Value) -> ir.Value:
-    """Products of 32 bits, by what any CPU has."""
+    """Add products of 32 bits, with operations that any CPU has."""
     as_bytes, as_ints = ir.VectorType(I8, 4 * LANES), ir.VectorType(I32, 4 * LANES)
     wide_w = builder.zext(builder.bitcast(w, as_bytes), as_ints)
     wide_x = builder.sext(builder.bitcast(x, as_bytes), as_ints)

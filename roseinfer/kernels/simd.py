@@ -40,13 +40,13 @@ def zeros(typing: Any) -> tuple[Any, Callable]:
 
 @intrinsic
 def splat(typing: Any, value: types.Float) -> tuple[Any, Callable]:
-    """The same number in every lane."""
+    """Return the same number in every lane."""
     return float_lanes(types.float32), lambda context, builder, signature, args: in_every_lane(builder, args[0])
 
 
 @intrinsic
 def load(typing: Any, array: types.Array, row: types.Integer, column: types.Integer) -> tuple[Any, Callable]:
-    """array[row, column : column + 16], float32."""
+    """Return array[row, column : column + 16], float32."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
         return builder.load(address(context, builder, signature, args, FLOATS), align=4)
@@ -81,7 +81,7 @@ def add(typing: Any, a: Lanes, b: Lanes) -> tuple[Any, Callable]:
 
 @intrinsic
 def maximum(typing: Any, a: Lanes, b: Lanes) -> tuple[Any, Callable]:
-    """The larger of each two numbers; of NaN and a number b's."""
+    """Return the larger of each two numbers, and b's where one of them is NaN."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
         return builder.select(builder.fcmp_ordered(">", *args), *args)
@@ -91,7 +91,7 @@ def maximum(typing: Any, a: Lanes, b: Lanes) -> tuple[Any, Callable]:
 
 @intrinsic
 def largest(typing: Any, lanes: Lanes) -> tuple[Any, Callable]:
-    """The largest of 16 float32."""
+    """Return the largest of 16 float32."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
         [lanes] = args
@@ -105,7 +105,7 @@ def largest(typing: Any, lanes: Lanes) -> tuple[Any, Callable]:
 
 @intrinsic
 def multiply_add(typing: Any, a: Lanes, b: Lanes, c: Lanes) -> tuple[Any, Callable]:
-    """a * b + c in float32, rounded once."""
+    """Return a * b + c in float32, rounded once."""
     return a(a, b, c), lambda context, builder, signature, args: fused(builder, *args)
 
 
@@ -113,7 +113,7 @@ def multiply_add(typing: Any, a: Lanes, b: Lanes, c: Lanes) -> tuple[Any, Callab
 def sixteen_dots(
     typing: Any, a: types.Array, row: types.Integer, b: types.Array, first: types.Integer, last: types.Integer
 ) -> tuple[Any, Callable]:
-    """Lane i: the dot product of a[row] and b[min(first + i, last)], both float32 and a multiple of 16 long."""
+    """Return in lane i the dot product of a[row] and b[min(first + i, last)], float32 and a multiple of 16 long."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
         a, row, b, first, last = args
@@ -140,7 +140,7 @@ def sixteen_dots(
 
 
 def _total_of_each(builder: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:
-    """Lane i: the sum of the lanes of vectors[i], for 16 of them.
+    """Return in lane i the sum of the lanes of vectors[i], for 16 of them.
 
     Two at a time share a vector, in which each has half as many lanes as before: the halves that it had, added.
     """
@@ -160,7 +160,7 @@ def _total_of_each(builder: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:
 def copy_row(
     typing: Any, to: types.Array, where: types.BaseTuple, array: types.Array, which: types.BaseTuple
 ) -> tuple[Any, Callable]:
-    """to[*where] = array[*which]: the last axis of two arrays of one dtype, which has no gaps in either."""
+    """Set to[*where] = array[*which]: the last axis of two arrays of one dtype, which has no gaps in either."""
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
         start = context.get_constant(types.intp, 0)
@@ -192,7 +192,7 @@ def pointer_to(
 
 
 def address(context: Any, builder: ir.IRBuilder, signature: Any, args: Sequence[ir.Value], of: ir.Type) -> ir.Value:
-    """Address of an element: args are an array and its indices."""
+    """Return the address of an element: args are an array and its indices."""
     pointer = pointer_to(context, builder, signature.args[0], args[0], args[1:])
     return builder.bitcast(pointer, of.as_pointer())
 

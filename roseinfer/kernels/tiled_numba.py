@@ -43,8 +43,10 @@ DEPTH = 512  # values of K that are summed up before their sum joins the others:
 
 
 def tiles(weight: Tensor) -> Tensor:
-    """W [M, K] as the product reads it, padded with zeros: [M / 32, K, 32] float32, or [M / 32, K / 2, 32] int32, each
-    a pair of bfloat16."""
+    """Return W [M, K] as the product reads it, in tiles padded with zeros.
+
+    They are [M / 32, K, 32] float32, or [M / 32, K / 2, 32] int32, each a pair of bfloat16.
+    """
     (num_rows, depth), in_pairs = weight.shape, weight.dtype == torch.bfloat16
     rows = F.pad(weight, (0, depth % 2 if in_pairs else 0, 0, -num_rows % TILE))
     values = rows.contiguous().view(torch.int32) if in_pairs else rows
@@ -53,8 +55,11 @@ def tiles(weight: Tensor) -> Tensor:
 
 @operation
 def linear_tiled(x: Tensor, weight: Tensor, bias: Tensor, num_rows: int, gelu: bool = False) -> Tensor:
-    """x [N, K] @ W.T + bias, in x's dtype, which is W's. weight: `tiles` of W [num_rows, K]. bias: float32, [num_rows],
-    or [0] for none. gelu: applied to the result (the tanh form)."""
+    """Return x [N, K] @ W.T + bias, in x's dtype, which is W's.
+
+    weight: `tiles` of W [num_rows, K]. bias: float32, [num_rows], or [0] for none. gelu: applied to the result (the
+    tanh form).
+    """
     out = torch.empty(len(x), num_rows)
     if weight.dtype == torch.int32:
         x = F.pad(x, (0, x.size(1) % 2)).contiguous()
@@ -67,8 +72,10 @@ def linear_tiled(x: Tensor, weight: Tensor, bias: Tensor, num_rows: int, gelu: b
 
 
 def multiply_tile(sums, x, m, count, w, tile):
-    """sums[:count] = x[m : m + count] @ w[tile]. count: from 1 to ROWS. sums [ROWS, TILE] float32. Compiled only, one
-    version for each type of w: quantized_numba.py has those for 8 and 4 bits."""
+    """Set sums[:count] = x[m : m + count] @ w[tile]. It is only ever compiled, one version for each type of w.
+
+    count: from 1 to ROWS. sums [ROWS, TILE] float32. quantized_numba.py has the versions for 8 and 4 bits.
+    """
     raise NotImplementedError
 
 
@@ -83,13 +90,15 @@ def multiply_floats(
     typing: Any, sums: types.Array, x: types.Array, m: types.Integer, count: types.Integer, w: types.Array,
     tile: types.Integer,
 ) -> tuple[Any, Callable]:  # fmt: skip
-    """multiply_tile, with x [N, K] and w [tiles, K, TILE] both float32, or both int32: pairs of bfloat16."""
+    """Compute multiply_tile, with x [N, K] and w [tiles, K, TILE] both float32, or both int32: pairs of bfloat16."""
     return types.none(sums, x, types.intp, types.intp, w, types.intp), case_for_each_count(_multiply_rows)
 
 
 def case_for_each_count(multiply_rows: Callable[..., None]) -> Callable[..., ir.Value]:
-    """What an intrinsic like multiply_tile generates: for each count of rows a loop, or one for each vector of the
-    tile, with its sums in registers."""
+    """Return what an intrinsic like multiply_tile generates: a loop for each count of rows, its sums in registers.
+
+    A count with too many sums for one loop has a loop for each vector of the tile.
+    """
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
         end = builder.append_basic_block("multiplied")
@@ -111,7 +120,7 @@ def case_for_each_count(multiply_rows: Callable[..., None]) -> Callable[..., ir.
 def _multiply_rows(
     context: Any, builder: ir.IRBuilder, signature: Any, args: Any, num_rows: int, vectors: range
 ) -> None:
-    """vectors: those of the tile that are multiplied."""
+    """Generate the products of num_rows rows of x with a tile. vectors: those of the tile that are multiplied."""
     sums, x, m, _, w, tile = args
     size = m.type
     zero, none = size(0), ir.Constant(FLOATS, None)
@@ -152,7 +161,7 @@ def _multiply_rows(
 
 
 def _two_products(context: Any, builder: ir.IRBuilder, w: ir.Value, x: ir.Value, sums: ir.Value) -> ir.Value:
-    """sums + two products of bfloat16 in each of 16 lanes."""
+    """Return sums + two products of bfloat16 in each of 16 lanes."""
     if "+avx512bf16" in context.codegen().magic_tuple()[2].split(","):
         dot = function(builder, "llvm.x86.avx512bf16.dpbf16ps.512", FLOATS, [FLOATS, INTS, INTS])
         return builder.call(dot, [sums, w, x])
@@ -164,14 +173,14 @@ def _two_products(context: Any, builder: ir.IRBuilder, w: ir.Value, x: ir.Value,
 
 @njit(inline="always")
 def bits_of_bfloat16(x):
-    """The nearest bfloat16, of two equally near the even one; the bits that it has."""
+    """Return the bits of the nearest bfloat16; of two equally near, the even one."""
     whole = np.int32(np.float32(x).view(np.int32))
     rounded = np.int32((whole + 0x7FFF + ((whole >> 16) & 1)) >> 16)
     return rounded if x == x else np.int32(0x7FC0)
 
 
 def factor(x, kind):
-    """x [N, K] float32 as a product with weights of that kind takes it. Compiled only."""
+    """Return x [N, K] float32 in the form for a product with weights of that kind. It is only ever compiled."""
     raise NotImplementedError
 
 
@@ -195,7 +204,7 @@ def _factor(x, kind):
 
 @njit(fastmath=SUMS, error_model="numpy")  # "numpy": no check for a division by 0, which would keep it from vectors
 def gelu_tanh(x):
-    """x times the normal distribution's share below x, by Hendrycks and Gimpel's approximation (2016)."""
+    """Return x times the normal distribution's share below x, by Hendrycks and Gimpel's approximation (2016)."""
     t = np.float32(1.5957691216) * (x + np.float32(0.044715) * x * x * x)
     small = exp_of_negative(-abs(t))
     return x * (np.float32(1) if t > 0 else small) / (np.float32(1) + small)
@@ -203,7 +212,7 @@ def gelu_tanh(x):
 
 @compiled(parallel=True, error_model="numpy")
 def multiply_tiled(out, x, w, bias, then):
-    """out [N, M] = x @ W.T + bias, or what `then` says. bias: [M], or [0] for none."""
+    """Set out [N, M] to x @ W.T + bias, or do what `then` says. bias: [M], or [0] for none."""
     for tile in prange(w.shape[0]):
         n = tile * TILE
         width = min(TILE, out.shape[1] - n)

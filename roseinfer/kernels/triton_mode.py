@@ -32,11 +32,11 @@ WRITTEN_IN_TRITON = ("triton.language.standard", "triton.language.random", "trit
 
 
 class TritonUnavailable(RuntimeError):
-    """A Triton kernel cannot run in this process; the message says why, in one line."""
+    """Raised where no Triton kernel can run in this process; the message says why, in one line."""
 
 
 def choose_mode(environ: Mapping[str, str], has_gpu: bool) -> Mode:
-    """ROSEINFER_TRITON if set, else Triton's own TRITON_INTERPRET=1, else by the device. ValueError if unknown."""
+    """Choose by ROSEINFER_TRITON, else TRITON_INTERPRET=1, else the device. Raises ValueError for an unknown one."""
     asked = environ.get(VARIABLE)
     for mode in MODES:
         if asked == mode:
@@ -47,7 +47,7 @@ def choose_mode(environ: Mapping[str, str], has_gpu: bool) -> Mode:
 
 
 def decide(mode: Mode) -> None:
-    """Kernels that are decorated from now on, and those of triton.language itself, run in that mode."""
+    """Let kernels that are decorated from now on, and those of triton.language itself, run in that mode."""
     interpret = mode == "interpret"
     decided_otherwise = (os.environ.get("TRITON_INTERPRET") == "1") != interpret
     os.environ["TRITON_INTERPRET"] = "1" if interpret else "0"
@@ -62,7 +62,7 @@ decide(MODE)
 
 @cache
 def unavailable(device_type: str | None = None) -> str | None:
-    """Why no Triton kernel can run here, or none on tensors of that device ("cpu", "cuda"), in one line; else None."""
+    """Return in one line why no Triton kernel can run here, or on tensors of a device ("cpu", "cuda"), else None."""
     if find_spec("triton") is None:
         return "Triton is not installed (it comes for Linux only): every stage without a kernel runs all the same"
     triton, numpy = version("triton"), version("numpy")
@@ -79,13 +79,13 @@ def unavailable(device_type: str | None = None) -> str | None:
 
 
 def require_triton(device_type: str | None = None) -> None:
-    """Raises TritonUnavailable unless a kernel can run (on tensors of that device)."""
+    """Raise TritonUnavailable unless a kernel can run (on tensors of that device)."""
     if reason := unavailable(device_type):
         raise TritonUnavailable(reason)
 
 
 def language() -> Any:
-    """triton.language, or None where Triton is not installed: a module that defines kernels can be imported anyway."""
+    """Return triton.language, or None without Triton, so that a module that defines kernels can be imported anyway."""
     if find_spec("triton") is None:
         return None
     import triton.language
@@ -94,9 +94,11 @@ def language() -> Any:
 
 
 class InterpretedKernel:
-    """A kernel in the interpreter, kernel[grid](...) as ever, and kernel(...) where another kernel calls it. What
-    Triton's interpreter copies to do its work is no part of a stage: in a trace it lies under one span, INTERPRETER,
-    and counting bytes does not see it."""
+    """A kernel in the interpreter: kernel[grid](...) launches it, and another kernel calls it with kernel(...).
+
+    What Triton's interpreter copies to do its work is no part of a stage: in a trace it lies under one span,
+    INTERPRETER, and counting bytes does not see it.
+    """
 
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
@@ -113,7 +115,7 @@ class InterpretedKernel:
 
 
 def jit(kernel: Callable[..., Any], do_not_specialize: Sequence[str] = ()) -> Any:
-    """triton.jit. Where Triton is not installed, the kernel as it is: require_triton stands before every launch.
+    """Decorate with triton.jit. Without Triton, return the kernel as it is: require_triton stands before every launch.
 
     do_not_specialize: integer arguments for whose values 1, and multiples of 16, Triton is not to compile once more.
     """

@@ -51,12 +51,12 @@ def floats_at(address, length):
 
 @njit
 def values_at(address, length, like):
-    """Values of the model's own type, such as a norm's weights."""
+    """Return values of the model's own type, such as a norm's weights."""
     return carray(pointer_at(address), (length,), like.dtype)
 
 
 def weights_at(address, num_rows, depth, kind):
-    """W of that shape as its product reads it. Compiled only, one version for each `kind`."""
+    """Return W of that shape as its product reads it. It is only ever compiled, one version for each `kind`."""
     raise NotImplementedError
 
 
@@ -79,7 +79,7 @@ def _weights_at(address, num_rows, depth, kind):
 
 @njit
 def multiply(out, x, layer, matrix, then, kind):
-    """As multiply_tiled, of the matrix whose columns in `layer` begin at `matrix`."""
+    """Run multiply_tiled with the matrix whose columns in `layer` begin at `matrix`."""
     w = weights_at(layer[matrix], out.shape[1], x.shape[1], kind)
     bias = floats_at(layer[matrix + 1], out.shape[1] if layer[matrix + 1] else 0)
     multiply_tiled(out, factor(x, kind), w, bias, then)
@@ -110,7 +110,7 @@ def rms_norm(out, x, weight, eps):
 
 @njit
 def norm_row(out, x, layer, column, like, eps, is_llama):
-    """One row, by the norm whose weights are in that column. like: an array of the model's own type."""
+    """Normalise one row by the norm whose weights are in that column. like: an array of the model's own type."""
     weight = values_at(layer[column], len(x), like)
     if is_llama:
         rms_norm(out, x, weight, eps)
@@ -130,7 +130,7 @@ def norm(out, x, layer, column, like, eps, is_llama):
 
 @njit(error_model="numpy")
 def turn_heads(heads, num_turned, layer, num_heads, rotation, eps):
-    """A token's q and k: normalised where the model has norms for them, and turned by its position (RoPE)."""
+    """Normalise a token's q and k where the model has norms for them, and turn them by its position (RoPE)."""
     head_dim = heads.shape[1]
     half = head_dim // 2
     for head in range(num_turned):
@@ -147,7 +147,7 @@ def turn_heads(heads, num_turned, layer, num_heads, rotation, eps):
 
 @njit(fastmath=SUMS, error_model="numpy")
 def silu_times(out, gate_up):
-    """SwiGLU's second half: silu(gate) * up."""
+    """Compute SwiGLU's second half: silu(gate) * up."""
     for i in range(len(out)):
         gate = gate_up[i]
         small = exp_of_negative(-abs(gate))
@@ -165,7 +165,7 @@ def silu_rows(out, gate_up):
 
 
 def stored(heads, pool):
-    """heads [N, H, D] float32 in the type of the pool. Compiled only."""
+    """Return heads [N, H, D] float32 in the type of the pool. It is only ever compiled."""
     raise NotImplementedError
 
 
@@ -187,7 +187,7 @@ def _stored(heads, pool):
 
 @njit(parallel=True)
 def choose(logits, tokens):
-    """The first of the largest logits of each row, -1 where the largest is not finite or any is NaN."""
+    """Choose the first of the largest logits of each row, -1 where the largest is not finite or any is NaN."""
     for n in prange(len(tokens)):
         row, best = logits[n], 0
         for i in range(len(row)):
@@ -203,7 +203,7 @@ def forward(
     token_ids, positions, slot_mapping, query_start, context_lens, block_tables, sample_rows, k_pool, v_pool, logits,
     tokens,
 ):  # fmt: skip
-    """logits [R, V] and tokens [R] of a batch as engine/batch.py has it; K and V are written to the pool.
+    """Compute logits [R, V] and tokens [R] of a batch as engine/batch.py has it; K and V are written to the pool.
 
     layers [L, COLUMNS] and ends [ENDS] int64: addresses, of the layers and of what comes after. token_table [V, C].
     position_table [P, C] of GPT-2, rotation [P, 3 D / 2] of Llama: cos, -sin, sin. k_pool, v_pool [L, blocks, H_kv,
@@ -248,8 +248,11 @@ def forward(
 
 @cache
 def compiled_forward(weights: np.dtype, values: np.dtype) -> Callable[..., None]:
-    """forward in machine code: half a minute, or seconds where it was kept on disk. weights: the type in their layout.
-    values: of the embedding tables and of the pool, as paged_numba.bits has it."""
+    """Return forward in machine code, in half a minute, or in seconds where it was kept on disk.
+
+    weights: the type in their layout. values: the type of the embedding tables and of the pool, as paged_numba.bits has
+    it.
+    """
     start_threads()
     kind, table = types.Array(numba.from_dtype(weights), 1, "C"), types.Array(numba.from_dtype(values), 2, "C")
     pool, floats = types.Array(table.dtype, 5, "C"), types.Array(types.float32, 2, "C")
@@ -264,5 +267,5 @@ def compiled_forward(weights: np.dtype, values: np.dtype) -> Callable[..., None]
 
 
 def compile_usual() -> None:
-    """Compile forward for weights in float32, with which most lessons run, and keep it. For `make setup`."""
+    """Compile forward for weights in float32, with which most lessons run, and keep it. `make setup` runs this."""
     compiled_forward(np.dtype(np.float32), np.dtype(np.float32))

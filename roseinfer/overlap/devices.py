@@ -11,8 +11,11 @@ T = TypeVar("T")
 
 
 class Launched(Future[T]):
-    """Work that was handed over. launched, began, ended: by perf_counter, in seconds: when it was handed over, and when
-    the device worked on it. began and ended are None until it has, typed Any: they are read when it is done."""
+    """Work that was handed over, and its times by perf_counter, in seconds.
+
+    launched: when it was handed over. began, ended: when the device worked on it. They are None until it has, typed
+    Any: they are read when it is done.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -21,7 +24,7 @@ class Launched(Future[T]):
         self.ended: float | Any = None
 
     def wait(self) -> None:
-        """Until the work is done, well or not."""
+        """Wait until the work is done, well or not."""
         self.exception()
 
     def do(self, work: Callable[[], T], seconds: float = 0.0, free_at: float = 0.0) -> None:
@@ -45,8 +48,11 @@ class Device(Protocol):
 
 
 class InTurn:
-    """The calling thread does the work, and goes on when it is done. So a CPU computes; and so work is handed to a GPU,
-    where it starts kernels and does not wait for them: their clock is the stream's."""
+    """Lets the calling thread do the work, and go on when it is done.
+
+    A CPU computes in this way. Work is handed to a GPU in this way, too: it starts kernels and does not wait for them.
+    Their clock is the stream's.
+    """
 
     def launch(self, work: Callable[[], T], num_tokens: int) -> Launched[T]:
         launched: Launched[T] = Launched()
@@ -57,10 +63,10 @@ class InTurn:
 class OwnClock:
     """A device for machines that have none: a thread does the work while the host goes on.
 
-    seconds: that a step of so many tokens takes at least; None for as long as it takes. What its arithmetic needs less,
-    the thread sleeps, and the cores are the host's: the tokens are real, and the timeline is that of a device with
-    this speed. A step begins when it was launched and the one before is over, even if the thread comes to it later, as
-    it does where the host keeps it from running: a device needs no host for that.
+    seconds: how long a step of so many tokens takes at least; None for as long as it takes. When its arithmetic takes
+    less, the thread sleeps, and the cores are the host's: the tokens are real, and the timeline is that of a device
+    with this speed. A step begins when it was launched and the one before is over, even if the thread comes to it
+    later, as it does where the host keeps it from running: a device needs no host for that.
     """
 
     def __init__(self, seconds: Callable[[int], float] | None = None) -> None:

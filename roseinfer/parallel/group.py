@@ -16,14 +16,14 @@ PATIENCE = timedelta(minutes=2)  # with a rank that is there and does not answer
 
 
 class PeerLost(RuntimeError):
-    """Another rank is gone, or has not answered."""
+    """Raised when another rank is gone, or has not answered."""
 
 
 class Group:
     """One rank's end of a group: gloo on CPUs, and NCCL beside it where the ranks compute on GPUs.
 
-    store: a file that all ranks find each other by. It is a group of its own: torch.distributed's global one stays as
-    it is, so that several models may be split in one process. Waits until all ranks are there.
+    store: a file by which all ranks find each other. The group is separate from torch.distributed's global one, which
+    stays as it is, so that several models may be split in one process. The constructor waits until all ranks are there.
     """
 
     def __init__(self, store: Path, rank: int, size: int, device: torch.device) -> None:
@@ -46,7 +46,7 @@ class Group:
         return x
 
     def send(self, x: Tensor, rank: int) -> None:
-        """A tensor on the CPU to that rank. Raises PeerLost."""
+        """Send a tensor on the CPU to that rank. Raises PeerLost."""
         self._passed(self._gloo.send([as_bytes(x)], rank, 0), "send to", rank)
 
     def receive(self, x: Tensor, rank: int) -> None:
@@ -60,7 +60,7 @@ class Group:
             raise PeerLost(f"{what} rank {rank}: {error}") from error
 
     def abort(self) -> None:
-        """Let a sum that waits for a rank that is gone raise. Without GPUs it does so by itself."""
+        """Let a sum that waits for a lost rank raise an error. Without GPUs it does so by itself."""
         if self._nccl:
             self._nccl.abort()
 

@@ -19,13 +19,13 @@ CODE = (
 
 
 class ProcessEnded(RuntimeError):
-    """A process that this one needs has ended, or did not start. The message is for a user: it names the process."""
+    """Raised when a process that this one needs has ended, or did not start. The message is for a user and names it."""
 
 
 def start_process(
     function: Callable[..., None], num_threads: int, **arguments: int | str
 ) -> tuple[subprocess.Popen, Connection]:
-    """Run function(connection, num_threads=..., **arguments) in a new process. That process, and this end of the pipe.
+    """Run function(connection, num_threads=..., **arguments) in a new process; return it and this end of the pipe.
 
     function: of a module. Nothing of the caller's main module runs there, so a script needs no `if __name__` guard.
     The pipe ends with either process: recv then raises EOFError. num_threads: of OpenMP. Raises ValueError on Windows,
@@ -48,5 +48,5 @@ def start_process(
 
 
 def call(descriptor: int, module: str, name: str, arguments: dict[str, int | str]) -> None:
-    """What the new process runs."""
+    """Call the function that the parent named, in the new process."""
     getattr(importlib.import_module(module), name)(Connection(descriptor), **arguments)

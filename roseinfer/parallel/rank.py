@@ -1,4 +1,4 @@
-"""The process of a rank other than 0: `main` does what rank 0 sends, until rank 0 is gone."""
+"""The process of a rank other than 0: `main` runs the commands of rank 0, until rank 0 is gone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INPUTS = ("token_ids", "positions", "slot_mapping", "query_start", "context_lens
 
 
 def main(commands: Connection, rank: int, size: int, store: str, device: str, num_threads: int) -> None:
-    """An error is sent to rank 0, and this process ends."""
+    """Run the commands of rank 0 in this process. An error is sent to rank 0, and this process ends."""
     torch.set_num_threads(num_threads)
     commands.send(None)  # the imports are done
     try:
@@ -57,7 +57,7 @@ def report(commands: Connection, text: str) -> None:
 
 
 class Rank:
-    """A part of a model and its KV cache. Its methods are what rank 0 sends: see Ranks.tell."""
+    """A part of a model and its KV cache. Rank 0 calls its methods by messages: see Ranks.tell."""
 
     def __init__(self, group: Group) -> None:
         self.group, self.device = group, group.device
@@ -67,7 +67,7 @@ class Rank:
         self.pool: KVPool
 
     def load(self, config: ModelConfig, dtype: torch.dtype, prepared: bool) -> None:
-        """config: of the part. prepared: its matrices get the layout for this machine."""
+        """Receive this rank's weights. config: the part's. prepared: its matrices get the layout for this machine."""
         weights = {}
         for name, shape in [(name, p.shape) for name, p in empty_model(config).named_parameters()]:
             received = torch.empty(shape, dtype=dtype)
@@ -82,7 +82,7 @@ class Rank:
         self.attended = torch.empty(max_num_tokens, c.num_heads, c.head_dim, dtype=self.model.dtype, device=self.device)
 
     def forward(self, inputs: dict[str, np.ndarray], copies: dict[int, int]) -> None:
-        """The forward of a step. Logits are rank 0's business."""
+        """Run the forward of a step. Rank 0 alone computes logits."""
         self.pool.copy_blocks(copies)
         token_ids, positions, slots, starts, lengths, tables = (
             torch.from_numpy(inputs[name]).to(self.device) for name in INPUTS
@@ -92,25 +92,25 @@ class Rank:
         self.model(token_ids, positions, attend)
 
     def prompt_forward(self, token_ids: list[int]) -> None:
-        """The forward of a prompt that leaves the KV cache alone."""
+        """Run the forward of a prompt without the KV cache."""
         tokens = torch.tensor(token_ids, device=self.device)
         self.model(tokens, torch.arange(len(token_ids), device=self.device), PromptAttention())
 
     def empty_forwards(self, sizes: list[int]) -> None:
-        """Forwards of so many tokens without attention, of which rank 0 measures the memory."""
+        """Run forwards of so many tokens without attention, for rank 0, which measures their memory."""
         for num_tokens in sizes:
             zeros = torch.zeros(num_tokens, dtype=torch.int64, device=self.device)
             self.model(zeros, zeros, lambda layer, q, k, v: q)
 
     def sum_numbers(self, num_bytes: int, times: int) -> None:
-        """All-reduces that are timed: see timing.py."""
+        """Run all-reduces that are timed: see timing.py."""
         numbers = torch.zeros(num_bytes // 4, device=self.device)
         for _ in range(times):
             self.group.all_reduce(numbers)
 
 
 def finished_shard(config: ModelConfig, weights: dict[str, Tensor], prepared: bool, group: Group) -> Model:
-    """A rank's part of a model, ready to compute. config: of the part."""
+    """Return a rank's part of a model, ready to compute. config: the part's."""
     shard = empty_model(config)
     shard.load_state_dict(weights, assign=True)
     shard.requires_grad_(False).eval()

@@ -28,7 +28,7 @@ SECONDS_TO_END = 10
 
 
 class RankFailed(ProcessEnded):
-    """A rank has ended, and all of them with it."""
+    """Raised when a rank has ended, and all of them with it."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Other:
     connection: Connection
 
     def wait_until_ready(self) -> None:
-        """Until its next word: its imports are done, or it has met the others. Raises RankFailed."""
+        """Wait for its next message: its imports are done, or it has met the others. Raises RankFailed."""
         if not self.connection.poll(SECONDS_TO_START):
             raise RankFailed(f"rank {self.rank} (process {self.process.pid}) did not start in {SECONDS_TO_START} s")
         try:
@@ -53,7 +53,7 @@ class Other:
         self.process.wait()
 
     def why_ended(self) -> str:
-        """Once its connection has something to read: what it has reported, or how its process ended."""
+        """Return its report, or how its process ended. Call it once its connection has something to read."""
         name = f"rank {self.rank} (process {self.process.pid})"
         try:
             return f"{name} failed: {self.connection.recv()}"
@@ -89,7 +89,7 @@ class Others:
                 self.end(other.why_ended())
 
     def end(self, why: str) -> None:
-        """End all of them. Only the first call says why."""
+        """End all of them. The first call's reason is kept."""
         with self._lock:
             if self.failure is not None:
                 return
@@ -144,8 +144,10 @@ class Ranks:
         return Other(rank, process, connection)
 
     def load(self, model: Model, prepared: bool) -> Model:
-        """Give each rank its part of a whole model on the CPU, and return rank 0's. prepared: the matrices get the
-        layout for this machine. Raises ValueError for a model that cannot be split."""
+        """Give each rank its part of a whole model on the CPU, and return rank 0's.
+
+        prepared: the matrices get the layout for this machine. Raises ValueError for a model that cannot be split.
+        """
         check_whole(model)
         config = shard_config(model.config, self.size)
         self.tell("load", config, model.dtype, prepared)
@@ -168,8 +170,10 @@ class Ranks:
 
     @contextmanager
     def together(self, method: str, *args: object) -> Iterator[None]:
-        """Let the other ranks call this method while the caller does the same. Nothing may raise inside, or all ends:
-        the others would wait in a sum for rank 0. Raises RankFailed."""
+        """Let the other ranks call this method while the caller does the same. Raises RankFailed.
+
+        If anything raises inside, all ranks end: the others would wait in a sum for rank 0.
+        """
         self.tell(method, *args)
         with self._explained():
             try:

@@ -18,8 +18,10 @@ from .ranks import Ranks
 
 
 class ParallelRunner(Runner):
-    """A Runner over rank 0's part of a model, and of the KV pool. The scheduler, the blocks and the choice of tokens
-    exist here alone; a step's inputs go to the other ranks in one message, with the blocks to copy first.
+    """A Runner over rank 0's part of a model, and of the KV pool.
+
+    The scheduler, the blocks and the choice of tokens exist here alone; a step's inputs go to the other ranks in one
+    message, with the blocks to copy first.
 
     Steps run in turn and operation by operation: settings of Runner that say otherwise are refused before (see
     llm/tensor_parallel.py). Ctrl-C waits for the end of a step: the other ranks would wait for the rest of it.
@@ -32,7 +34,7 @@ class ParallelRunner(Runner):
         ranks.tell("make_pool", blocks.num_blocks, blocks.block_size, max_num_tokens)
 
     def whole_step(self) -> None:
-        """None: one function would hold no sums over ranks, so the model runs module by module."""
+        """Return None: one function would hold no sums over ranks, so the model runs module by module."""
 
     def receive(self, batch: Batch, copies: dict[int, int], tokens: Tensor | None = None) -> None:
         self.copies = dict(copies)

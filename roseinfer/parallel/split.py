@@ -2,8 +2,8 @@
 
 In each half of a block the first matrix is split by its output rows and the second one by its input columns. (Megatron
 writes x @ A with the transposed matrices, so the same halves are called "column parallel" and "row parallel".) A rank
-computes its heads, or its part of the MLP, from the first matrix to the second without a word from the others; then
-one sum over all ranks, an all-reduce, gives each of them the result. That is two all-reduces a layer.
+computes its heads, or its part of the MLP, from the first matrix to the second on its own; then one sum over all
+ranks, an all-reduce, gives each of them the result. That is two all-reduces a layer.
 
 Norms, embeddings and the output matrix are whole on each rank. vLLM and Megatron split the vocabulary, too.
 """
@@ -25,8 +25,10 @@ SUMMED = ("c_proj", "o_proj", "down_proj")  # what they give is a part of a sum
 
 
 def shard_config(config: ModelConfig, size: int) -> ModelConfig:
-    """The shape of what one of `size` ranks has: its heads and its part of the MLP. Raises ValueError where a number
-    does not divide."""
+    """Return the shape of one of `size` ranks: its heads and its part of the MLP.
+
+    Raises ValueError where a number does not divide.
+    """
     for name in ("num_heads", "num_kv_heads", "intermediate_size"):
         if getattr(config, name) % size:
             raise ValueError(
@@ -42,7 +44,7 @@ def shard_config(config: ModelConfig, size: int) -> ModelConfig:
 
 
 def check_whole(model: Model) -> None:
-    """Raises ValueError for a model that cannot be split."""
+    """Raise ValueError for a model that cannot be split."""
     if type(model) not in (GPT2, Llama):
         raise ValueError(f"model must be a GPT2 or a Llama to be split, got {type(model).__name__}")
     names = {name for name, _ in model.named_parameters()}
@@ -51,13 +53,13 @@ def check_whole(model: Model) -> None:
 
 
 def shard_weights(model: Model, rank: int, size: int) -> Iterator[tuple[str, Tensor]]:
-    """Names and values of a rank's weights, in the order of its parameters."""
+    """Yield names and values of a rank's weights, in the order of its parameters."""
     for name, weight in model.named_parameters():
         yield name, shard_of(name, weight.detach(), model.config, rank, size).contiguous()
 
 
 def shard_of(name: str, weight: Tensor, config: ModelConfig, rank: int, size: int) -> Tensor:
-    """A rank's part of the weight or bias of that name."""
+    """Return a rank's part of the weight or bias of that name."""
     module = name.split(".")[-2]
     if module in SUMMED:
         if name.endswith("bias"):  # it is added once, not by each rank
@@ -70,9 +72,9 @@ def shard_of(name: str, weight: Tensor, config: ModelConfig, rank: int, size: in
 
 
 def output_parts(module: str, config: ModelConfig) -> list[int] | None:
-    """Rows of the matrices that are joined in one: a rank has its share of each. None for a module that is not split.
+    """Return the rows of each matrix that is joined in this one; None for a module that is not split.
 
-    A cut through the joined matrix would give one rank all of q, and another one k and v.
+    A rank has its share of each. A cut through the joined matrix would give one rank all of q, and another one k and v.
     """
     if module in QKV:
         return [count * config.head_dim for count in (config.num_heads, config.num_kv_heads, config.num_kv_heads)]
@@ -82,7 +84,7 @@ def output_parts(module: str, config: ModelConfig) -> list[int] | None:
 
 
 class SummedLinear(nn.Module):
-    """A matrix of which each rank has some columns: the ranks' results are summed."""
+    """A linear layer of whose matrix each rank has some columns: the ranks' results are summed."""
 
     def __init__(self, linear: nn.Module, all_reduce: AllReduce) -> None:
         super().__init__()

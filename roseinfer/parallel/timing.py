@@ -16,8 +16,11 @@ WARM_UP = 5
 
 
 def all_reduce_seconds(num_bytes: List[int], size: int = 2, device: str = "cpu", times: int = 51) -> list[float]:
-    """Median seconds of an all-reduce of so many bytes of float32, for each of num_bytes, among `size` processes that
-    are started for this: over gloo on a CPU, NCCL on GPUs. Raises ValueError for a wrong value."""
+    """Return the median seconds of an all-reduce of so many bytes of float32, for each of num_bytes.
+
+    It is measured among `size` processes that are started for this: over gloo on a CPU, NCCL on GPUs. Raises ValueError
+    for a wrong value.
+    """
     require_count("size", size, at_least=2)
     require_count("times", times, at_least=1)
     require_counts("num_bytes", num_bytes, at_least=4)

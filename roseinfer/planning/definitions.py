@@ -1,4 +1,4 @@
-"""What each time of a request means: its formula, what it is called elsewhere, and how it is computed. Here alone.
+"""The only definition of each time of a request: its formula, its other names, and how it is computed.
 
 `roseinfer bench online --help` prints it, and every recorded run has it.
 """
@@ -33,8 +33,11 @@ TIMESTAMPS = {
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """per: what there is a value of, "request" or "token". formula: in TIMESTAMPS, finish[i] of its i-th token. post:
-    what post 003 says of it. values: of one sequence, in seconds, none where a timestamp is not known (yet)."""
+    """One time of a request or a token, and how it follows from the timestamps.
+
+    per: what there is a value of, "request" or "token". formula: in TIMESTAMPS, finish[i] of its i-th token. post: what
+    post 003 says of it. values: of one sequence, in seconds, none where a timestamp is not known (yet).
+    """
 
     name: str
     per: str
@@ -141,7 +144,7 @@ METRICS_BY_NAME = {metric.name: metric for metric in METRICS}
 
 
 def summary(requests: Iterable[SequenceTimes], metrics: Iterable[Metric] = METRICS) -> dict[str, dict[str, float]]:
-    """Each metric over all requests: count, mean, p50, p90, p99, max, in seconds. Without those that have no value."""
+    """Return each metric over all requests: count, mean, p50, p90, p99, max, in seconds, if it has any value."""
     requests = list(requests)
     found = {}
     for metric in metrics:
@@ -161,13 +164,13 @@ def percentile(ordered: List[float], p: int) -> float:
 
 
 def definitions() -> dict[str, str]:
-    """Everything above in words, for a recorded run."""
+    """Return the timestamps, metrics and percentiles of this module in words, for a recorded run."""
     stamps = {name: f"timestamp: {meaning}" for name, meaning in TIMESTAMPS.items()}
     return stamps | {metric.name: metric.text() for metric in METRICS} | {"percentiles": PERCENTILE}
 
 
 def definitions_text() -> str:
-    """The same for a terminal."""
+    """Return the definitions as lines for a terminal."""
     fill = textwrap.TextWrapper(110, initial_indent="  ", subsequent_indent="      ").fill
     stamps = [fill(f"{name}: {meaning}.") for name, meaning in TIMESTAMPS.items()]
     return "\n".join([*stamps, *(fill(metric.text()) for metric in METRICS), fill(f"{PERCENTILE}.")])

@@ -15,7 +15,7 @@ GPU_SHARE = 0.9
 
 
 def most_blocks(max_model_len: int, block_size: int, max_num_seqs: int) -> int:
-    """What max_num_seqs sequences of max_model_len tokens hold, the last of which is returned and never cached."""
+    """Return the blocks that max_num_seqs sequences of max_model_len tokens hold; a last token is never cached."""
     return max_num_seqs * -(-max(1, max_model_len - 1) // block_size)
 
 
@@ -29,11 +29,12 @@ def pool_blocks(
     step_bytes: int = 0,
     draft: Model | None = None,
 ) -> int:
-    """num_kvcache_blocks; or as many as fit a number of bytes, `most` at most. draft: a model with a pool of its own,
-    of as many blocks.
+    """Return num_kvcache_blocks; or as many blocks as fit a number of bytes, `most` at most.
 
     The bytes are kv_cache_memory_bytes, or else on a CPU CPU_POOL_BYTES, and on a GPU the share gpu_memory_utilization
-    (None: GPU_SHARE) of its memory less what is in use, by the weights for example, and less step_bytes.
+    (None: GPU_SHARE) of its memory less what is in use, by the weights for example, and less step_bytes. draft: a model
+    with a pool of its own, of as many blocks.
+
     Raises ValueError for two of the three, a wrong value of one, and a memory that no block fits.
     """
     _check(model, num_kvcache_blocks, kv_cache_memory_bytes, gpu_memory_utilization)
@@ -57,9 +58,11 @@ def pool_blocks(
 
 
 def bytes_of_steps(model: Model, num_tokens: int, num_rows: int) -> int:
-    """What the largest steps take beside weights and pool, found out by making them: one of num_tokens tokens, and one
-    that chooses num_rows tokens, which keeps what it takes when it is captured. 0 on a CPU, whose memory is not shared
-    out to the last byte."""
+    """Return the memory that the largest steps take beside weights and pool, measured by running them.
+
+    One has num_tokens tokens; the other chooses num_rows tokens, and keeps what it takes when it is captured. 0 on a
+    CPU, whose memory is not shared out to the last byte.
+    """
     if model.device.type != "cuda":
         return 0
     return sum(_peak_of_step(model, n, num_rows) for n in (num_tokens, num_rows))
@@ -76,7 +79,7 @@ def _peak_of_step(model: Model, num_tokens: int, num_rows: int) -> int:
 
 
 def _left_of(gpu: torch.device, share: float) -> int:
-    """Bytes of a share of a GPU's memory that is unused now."""
+    """Return how many bytes of a share of a GPU's memory are unused now."""
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(gpu)
     return max(0, int(total * share) - (total - free))

@@ -1,4 +1,4 @@
-"""PlannedEngine: an engine that is not there yet. EngineSizes: all that it will keep in memory, nothing allocated."""
+"""PlannedEngine: an engine that does not exist yet. EngineSizes: all that it will keep in memory, nothing allocated."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MIB = 2**20
 
 
 def block_bytes(shape: ModelConfig, block_size: int, value_bytes: int) -> int:
-    """K and V of a block's tokens, in all layers."""
+    """Return the bytes of K and V of a block's tokens, in all layers."""
     return 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * block_size * value_bytes
 
 
@@ -63,7 +63,7 @@ class PlannedEngine(EngineConfig):
         check_block_size(self.block_size, torch.device(self.device).type)
 
     def sizes(self) -> EngineSizes:
-        """All sizes, from the model's config alone: its weights are counted on the meta device, not read or made.
+        """Return all sizes, from the model's config alone: weights are counted on the meta device, not read or made.
 
         Raises ValueError for a model that is not found, a max_model_len above the model's, or 4 bits where a matrix has
         no whole groups.
@@ -75,13 +75,13 @@ class PlannedEngine(EngineConfig):
 
 @dataclass(frozen=True, slots=True)
 class EngineSizes(HasFacts):
-    """What an engine of `config` keeps for as long as it is there, its weights as LLM prepares them: exact integers,
-    shown as a table.
+    """What an engine of `config` keeps as long as it exists: exact integers, shown as a table.
 
-    shape: of the model. num_weights: values, tied ones counted once; num_in_layout of them are rearranged, on a CPU, to
-    matrices of layout_bytes: with padding and scales, and with a tied output matrix, whose table stays. draft: of the
-    model that drafts, with a pool of its own.
-    Left out is what comes and goes with a step, the activations; what a GPU's runtime and its graphs take for
+    Its weights are counted as LLM prepares them. shape: the model's. num_weights: values, tied ones counted once;
+    num_in_layout of them are rearranged, on a CPU, to matrices of layout_bytes: with padding and scales, and with a
+    tied output matrix, whose table stays. draft: the sizes of the model that drafts, which has a pool of its own.
+
+    Not counted: the activations, which come and go with a step; what a GPU's runtime and its graphs take for
     themselves; what oneDNN keeps for each row count on a CPU, of which there are num_row_counts; and Python's own
     objects.
     """
@@ -95,7 +95,7 @@ class EngineSizes(HasFacts):
 
     @classmethod
     def of(cls, config: PlannedEngine, shape: ModelConfig) -> EngineSizes:
-        """Weights are counted on the meta device."""
+        """Return the sizes of an engine; weights are counted on the meta device."""
         model = empty_model(shape)
         num_weights = sum(p.numel() for p in model.parameters())  # which names a tied one once
         layout = 0, 0
@@ -136,15 +136,17 @@ class EngineSizes(HasFacts):
 
     @property
     def num_row_counts(self) -> int:
-        """Different numbers of rows that products in oneDNN's layout meet, at most. oneDNN keeps a compiled product for
-        each of them and each shape of matrix, in memory of its own. 0 where oneDNN multiplies nothing."""
+        """The most different numbers of rows that products in oneDNN's layout meet; 0 where oneDNN multiplies nothing.
+
+        oneDNN keeps a compiled product for each of them and each shape of matrix, in memory of its own.
+        """
         if not self._on_cpu or self._layout is not PackedLinear:
             return 0
         return len({padded_rows(n) for n in range(1, self.max_num_tokens + 1)})
 
     @property
     def loaded_bytes(self) -> int:
-        """Weights as they are loaded, and as a stage or transformers has them."""
+        """Bytes of the weights as they are loaded, and as a stage or transformers has them."""
         return self.num_weights * self._item
 
     @property
@@ -159,17 +161,17 @@ class EngineSizes(HasFacts):
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """K and V of one token, in all layers."""
+        """Bytes of K and V of one token, in all layers."""
         return block_bytes(self.shape, 1, self._item)
 
     @property
     def block_bytes(self) -> int:
-        """One block in all layers."""
+        """Bytes of one block in all layers."""
         return block_bytes(self.shape, self.config.block_size, self._item)
 
     @property
     def pool_bytes(self) -> int:
-        """With the dummy block, which belongs to no sequence."""
+        """Bytes of the pool with the dummy block, which belongs to no sequence."""
         return (self.config.num_blocks + 1) * self.block_bytes
 
     @property
@@ -183,8 +185,10 @@ class EngineSizes(HasFacts):
 
     @property
     def input_bytes(self) -> int:
-        """What the host tells a step, on the device; on a GPU the host has a copy of it, or two with async_scheduling,
-        which a CPU holds as well."""
+        """Bytes of what the host tells a step, on the device.
+
+        On a GPU the host has a copy of it, or two with async_scheduling, which a CPU holds as well.
+        """
         num_seqs = self.config.max_num_seqs
         num_rows = self.config.step_rows
         batch = sum(padded_bytes(batch_shapes(num_seqs, self.max_num_tokens, self.table_width, num_rows)))
@@ -193,30 +197,32 @@ class EngineSizes(HasFacts):
 
     @property
     def attended_bytes(self) -> int:
-        """Attention's result, for all tokens of a step."""
+        """Bytes of the attention's result, for all tokens of a step."""
         return self.max_num_tokens * self.shape.num_heads * self.shape.head_dim * self._item
 
     @property
     def address_bytes(self) -> int:
-        """Where a step that is one compiled function finds the weights; 0 where it is not."""
+        """Bytes of the addresses at which a step that is one compiled function finds the weights; 0 where it is not."""
         return address_bytes(self.shape, getattr(torch, self.config.dtype), self._layout) if self._on_cpu else 0
 
     @property
     def block_table_bytes(self) -> int:
-        """The table [max_num_seqs, table_width] of int32, one for all layers, on the host."""
+        """Bytes of the table [max_num_seqs, table_width] of int32, one for all layers, on the host."""
         return self.config.max_num_seqs * self.table_width * BLOCK_ID_BYTES
 
     @property
     def draft_bytes(self) -> int:
-        """The model that drafts, on the device: its weights, its pool and what its steps need. It has no block table of
-        its own. 0 where no model drafts."""
+        """Bytes of the draft model on the device: its weights, pool and what its steps need; 0 where no model drafts.
+
+        It has no block table of its own.
+        """
         if self.draft is None:
             return 0
         return self.draft.total_bytes - (self.draft.block_table_bytes if self._on_cpu else 0)
 
     @property
     def total_bytes(self) -> int:
-        """On the device."""
+        """Bytes of all of it on the device."""
         on_device = self.weight_bytes + self.rotation_bytes + self.pool_bytes + self.input_bytes + self.attended_bytes
         on_device += self.draft_bytes
         return on_device + (self.block_table_bytes + self.address_bytes if self._on_cpu else 0)
@@ -226,7 +232,7 @@ class EngineSizes(HasFacts):
         return f"{self.config.model} in {self.config.dtype} on {self.config.device}"
 
     def facts(self) -> Facts:
-        """The sizes, exact; and where the device is here, a live row on whether they fit its memory."""
+        """Return the sizes, exact; and where the device is here, a live row on whether they fit its memory."""
         import pandas as pd
 
         rows = self.rows()
@@ -247,8 +253,7 @@ class EngineSizes(HasFacts):
         )
 
     def fit(self) -> tuple[int, str] | None:
-        """(bytes of the device that are free now less total_bytes, the same in words); None where this machine has no
-        such device."""
+        """Return (free bytes of the device less total_bytes, that in words); None where the device is not here."""
         free = available_bytes(self.config.device)
         if free is None:
             return None
@@ -270,7 +275,7 @@ class EngineSizes(HasFacts):
         return torch.device(self.config.device).type == "cpu"
 
     def rows(self) -> list[tuple[str, int, str, str]]:
-        """(what, size, unit, how it is computed): the exact ones."""
+        """Return a row (what, size, unit, how it is computed) for each of the exact sizes."""
         c, s, item = self.config, self.shape, self._item
         blocks, seqs = counted(c.num_blocks, "block"), counted(c.max_num_seqs, "sequence")
         weights = f"{self.num_weights - self.num_in_layout:,} x {item}"
