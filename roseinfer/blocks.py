@@ -37,7 +37,7 @@ class BlockTables:
         return len(self._held)
 
     def of(self, seq_id: int, table: int) -> list[int]:
-        """Block ids of one sequence in one table, in token order."""
+        """Return the block ids of one sequence in one table, in token order."""
         return self._held[seq_id][table]
 
     @property
@@ -46,7 +46,7 @@ class BlockTables:
         return list(self._held)
 
     def free_blocks(self, table: int) -> list[int]:
-        """Ids of the blocks of one table that no sequence holds."""
+        """Return the ids of the blocks of one table that no sequence holds."""
         return list(self._free[table])
 
     def version(self, seq_id: int) -> int:

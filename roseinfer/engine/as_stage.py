@@ -1,4 +1,4 @@
-"""The engine behind the first seam, so that the contract, the ladder and learners' races take it as one more stage."""
+"""EngineStage: the engine as one more stage, for the contract, the ladder and learners' races."""
 
 from __future__ import annotations
 

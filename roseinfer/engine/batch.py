@@ -58,7 +58,7 @@ class Batch:
 
 
 def padded_bytes(shapes: Shapes) -> list[int]:
-    """Bytes of each array in InputBuffers; each begins at a multiple of 64 bytes."""
+    """Return the bytes of each array in InputBuffers; each begins at a multiple of 64 bytes."""
     return [-(-prod(shape) * dtype.itemsize // 64) * 64 for shape, dtype in shapes.values()]
 
 
@@ -112,7 +112,7 @@ class InputBuffers:
 
 
 def batch_shapes(max_num_seqs: int, max_num_tokens: int, max_blocks: int, max_num_rows: int) -> Shapes:
-    """Shapes of the arrays in BatchBuffers."""
+    """Return the shapes of the arrays in BatchBuffers."""
     return {
         "token_ids": ((max_num_tokens,), torch.int64),
         "positions": ((max_num_tokens,), torch.int64),

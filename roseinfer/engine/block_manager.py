@@ -87,7 +87,7 @@ class BlockManager:
         return [*self._free, *self._idle]
 
     def of(self, seq_id: int, table: int = 0) -> list[int]:
-        """Block ids of one sequence, in token order."""
+        """Return the block ids of one sequence, in token order."""
         return self._blocks[seq_id]
 
     def write_rows(self, seqs: list[Sequence], out: np.ndarray) -> list[list[int]]:

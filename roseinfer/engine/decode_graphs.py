@@ -50,7 +50,7 @@ class DecodeGraphs:
         return self.graphs[size].replay()
 
     def warm_up(self, blocks: BlockManager) -> None:
-        """On a GPU, capture every size."""
+        """Capture every size on a GPU; do nothing elsewhere."""
         if self.on_gpu:
             self.capture_all(blocks)
 

@@ -13,7 +13,7 @@ from .batch import InputBuffers, Shapes
 
 
 def sampler_shapes(max_num_rows: int) -> Shapes:
-    """Shapes of the arrays in the sampler's InputBuffers."""
+    """Return the shapes of the arrays in the sampler's InputBuffers."""
     return {
         "drawn": ((max_num_rows,), torch.int64),
         "temperature": ((max_num_rows,), torch.float32),
