@@ -30,7 +30,7 @@ LEFT_ALONE = {
 
 
 def needed(project):
-    """The lines of pyproject.toml that are installed: of the engine, the course, and the server (lesson 20)."""
+    """Return the lines of pyproject.toml that Colab needs: of the engine, the course and the server (lesson 20)."""
     extras = project["optional-dependencies"]
     lines = project["dependencies"] + extras["course"] + extras["serve"]
     return [line for line in lines if re.match(r"[\w.-]+", line)[0] not in LEFT_ALONE]

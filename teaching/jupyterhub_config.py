@@ -13,7 +13,7 @@ LEARNERS = 30
 
 
 def copy_notebooks(spawner):
-    """What a learner finds at the first log-in. A folder that is there stays as it is: it has their work."""
+    """Copy what a learner finds at the first log-in. A folder that is there stays as it is: it has their work."""
     user = getpwnam(spawner.user.name)
     course = Path(user.pw_dir) / "course"
     if course.exists():
