@@ -193,6 +193,17 @@ class PostReport:
         return f"Post {self.post} reproduced" + (f": {name}" if name else "")
 
     @property
+    def stem(self) -> str:
+        """How the names of its files begin."""
+        return f"{self.post}-{self.recorded_at[:10]}"
+
+    @property
+    def pictures(self) -> dict[str, Image]:
+        """The pictures of all sections, by the names of their files."""
+        images = [image for section in self.sections for image in section.images]
+        return {f"{self.stem}-{number}.png": image for number, image in enumerate(images, 1)}
+
+    @property
     def verdicts(self) -> Counter[str]:
         """How many facts are equal, explained and different."""
         return Counter(fact.verdict for section in self.sections for fact in section.facts)

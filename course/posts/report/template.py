@@ -25,7 +25,7 @@ from .content import DIFFERENT, Fact, Grid, Image, PostReport, Section, Time
 from .tables import different_table, facts_table, grid_table, not_run_table, notes, times_table
 
 POSTS = Path(__file__).parents[1]
-PICTURE = "Picture, in the HTML page: "  # GitHub shows none that lies inside the text
+PICTURE_FILE = "](picture.png)"  # until to_markdown knows the report's day
 EXACT_FACTS, TIMES = "Exact facts", "Times"
 TABLE_TITLE = re.compile(r"^\*\*(.+)\*\*\n\n\| ", re.MULTILINE)
 BLOCK_START = re.compile(r"^(\s*)(?=#+(?:\s|$)|[+-]+(?:\s|$)|>)|^(\s*\d+)(?=[.)](?:\s|$))")  # heading, list, quotation
@@ -86,7 +86,7 @@ def written(template: str, values: Values) -> Section:
 
     def picture(image: Image) -> Markdown:
         images.append(image)
-        return Markdown(f"*{PICTURE}{markdown_text(image.alt)}*")
+        return Markdown(f"![{markdown_text(image.alt)}{PICTURE_FILE}")
 
     tables = {"facts": _noted(EXACT_FACTS, facts, facts_table), "times": _noted(TIMES, times, times_table)}
     text = ENVIRONMENT.from_string(template).render({**values, **tables, "table": table, "picture": picture})
@@ -107,7 +107,10 @@ def _table(table: TextTable) -> Markdown:
 
 
 def to_markdown(report: PostReport, command: str) -> str:
-    """Write the report as Markdown. command: what to type to run this again."""
+    """Write the report as Markdown, which names the files of its pictures. command: what to type to run this again."""
+    names = iter(report.pictures)
+    sections = "\n\n".join(section.markdown for section in report.sections)
+    sections = re.sub(re.escape(PICTURE_FILE), lambda _: f"]({next(names)})", sections)
     return ENVIRONMENT.get_template("report/report.md").render(
         report=report,
         about={name: _known(report.about, name) for name in ("model", "hardware", "torch")},
@@ -115,7 +118,7 @@ def to_markdown(report: PostReport, command: str) -> str:
         date=f"{datetime.fromisoformat(report.recorded_at):%Y-%m-%d %H:%M}",
         different=_table(different_table(report.different)),
         not_run=_table(not_run_table(report.not_run)),
-        sections=Markdown("\n\n".join(section.markdown for section in report.sections)),
+        sections=Markdown(sections),
         command=command,
     )
 

@@ -100,4 +100,3 @@ REPORT = PostReport(
     recorded_at="2026-01-31T23:59:58+00:00",
 )
 BAD_REPORT = replace(REPORT, sections=[*REPORT.sections, with_facts("Rebuilds", DIFFERENT_FACT)])
-IMAGES = [image for section in BAD_REPORT.sections for image in section.images]

@@ -11,12 +11,11 @@ import pytest
 from made_up import (
     BAD_REPORT,
     COMMAND,
-    IMAGES,
+    PNG,
     REPORT,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from course.posts.report.page import to_page
 from course.posts.report.template import to_markdown
 from roseinfer.bench.contenders import ContenderFailed
 from roseinfer.cli.main import main
@@ -59,20 +58,19 @@ def test_the_plan_has_what_was_asked_for(post, tmp_path):
     assert list(plain.stages.values()) == list(LADDER) and "s01" in plain.stages
 
 
-def test_three_files_and_a_summary(post, tmp_path, capsys):
+def test_the_files_and_a_summary(post, tmp_path, capsys):
     assert run(tmp_path, "--quick") == 0
     stem = tmp_path / "reports" / "000-2026-01-31"
     said = capsys.readouterr()
     assert said.out.splitlines()[1] == "exact facts: 1 equal, 1 explained, 0 different"
     assert "completion tok/s 408.43 61.17" in " ".join(said.out.split())
     assert "not run: device spans: needs an NVIDIA GPU" in said.out
-    assert said.out.splitlines()[-3:] == [f"written: {stem}.{suffix}" for suffix in ("json", "md", "html")]
+    assert said.out.splitlines()[-3:] == [f"written: {stem}{end}" for end in (".json", ".md", "-1.png")]
     assert said.err.endswith(" s  counting\n")
     assert json.loads(stem.with_suffix(".json").read_text())["post"] == "000"
     command = f"{COMMAND} --quick"
     assert stem.with_suffix(".md").read_text() == to_markdown(REPORT, command)
-    title = "Post 000 reproduced: Performance"
-    assert stem.with_suffix(".html").read_text() == to_page(to_markdown(REPORT, command), title, IMAGES)
+    assert (stem.parent / f"{stem.name}-1.png").read_bytes() == PNG
 
 
 def test_a_run_of_the_same_day_replaces(post, tmp_path):
