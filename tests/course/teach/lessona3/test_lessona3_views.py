@@ -182,7 +182,8 @@ def test_where_kernels_are_compiled_a_child_records(tmp_path):
     code = f"""
 import sys; sys.path.insert(0, {str(tmp_path)!r})
 from mine import add_any_kernel
-from course import teach, triton_mode
+from course import teach
+from roseinfer import triton_mode
 triton_mode.require_triton = lambda: None  # there is no GPU, and none is needed to record
 own = teach.record_rung("a3.2", kernel=add_any_kernel)
 print(triton_mode.MODE, own.accesses)
