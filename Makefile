@@ -31,14 +31,11 @@ check: setup ## in about a minute: lint, format, types, and the tests that need 
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
-	$(PYTEST) -m "not slow and not browser and not gpu" tests
+	$(PYTEST) -m "not slow and not browser and not gpu and not nightly" tests
 
-test: setup ## before a commit: lint, the tests (some in a real browser), every notebook against its recorded outputs and its solutions
-	$(PY) -m ruff check
-	$(PY) -m ruff format --check
-	$(PY) -m mypy
+test: check ## before a commit: `make check`, the slow tests (some in a real browser), every notebook against its recorded outputs and its solutions
 	@sh tools/shell/browser.sh
-	$(PYTEST) -m "not alone and not nightly" tests
+	$(PYTEST) -m "(slow or browser) and not alone and not nightly" tests
 	$(PY) -m pytest -m alone $$(grep -rl --include='*.py' mark.alone tests)
 	$(PYTEST) --nbval notebooks
 

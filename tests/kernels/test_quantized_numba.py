@@ -199,6 +199,7 @@ def test_rounding_errs_by_half_a_step_at_most(weight):
     assert ((values >= -8) & (values <= 7)).all() and (values[np.repeat(scales, GROUP, axis=1) == 0] == 0).all()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("processor", [name for name, told in PROCESSORS.items() if told])
 def test_other_processors_give_the_same_bits(processor, bits, tmp_path):

@@ -102,6 +102,7 @@ def test_one_connection_too_many_is_503():
         assert limited.ask("/health")[0] == 200
 
 
+@pytest.mark.nightly
 def test_a_client_that_takes_nothing_is_cut_off_in_the_end():
     with running_server(send_seconds=0.3) as hasty:
         connections = hasty.server.server_state.connections

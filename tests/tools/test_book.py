@@ -182,6 +182,7 @@ needs_chromium = pytest.mark.skipif(
 )
 
 
+@pytest.mark.nightly
 @pytest.mark.browser
 @needs_chromium
 def test_a_page_is_drawn_without_an_error_or_a_warning(site, browser):
@@ -202,6 +203,7 @@ def test_a_page_is_drawn_without_an_error_or_a_warning(site, browser):
             page.close()
 
 
+@pytest.mark.nightly
 @pytest.mark.browser
 @needs_chromium
 def test_no_two_cells_of_a_recorded_table_run_together(site, browser):

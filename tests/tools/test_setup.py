@@ -194,16 +194,21 @@ def test_every_target_sets_up_first(target):
 
 
 def test_make_test_lints_tests_and_runs_the_notebooks():
-    _, lint, formatted, types, chromium, tests, alone, notebooks = make("-n", "test").splitlines()
+    checked = make("-n", "check").splitlines()
+    _, lint, formatted, types, quick = checked
+    lines = make("-n", "test").splitlines()
+    assert lines[: len(checked)] == checked
+    chromium, tests, alone, notebooks = lines[len(checked) :]
     assert lint.endswith("-m ruff check")
     assert formatted.endswith("-m ruff format --check")
     assert types.endswith("-m mypy")
     assert chromium == "sh tools/shell/browser.sh"
     workers = "-m pytest -n logical --maxprocesses 8 --dist loadscope"
-    assert tests.endswith(f'{workers} -m "not alone and not nightly" tests')
+    assert quick.endswith(f'{workers} -m "not slow and not browser and not gpu and not nightly" tests')
+    assert tests.endswith(f'{workers} -m "(slow or browser) and not alone and not nightly" tests')
     assert alone.endswith("-m pytest -m alone $(grep -rl --include='*.py' mark.alone tests)")
     assert notebooks.endswith(f"{workers} --nbval notebooks")
-    assert all(line.startswith("OMP_NUM_THREADS=1 ") for line in (tests, notebooks))
+    assert all(line.startswith("OMP_NUM_THREADS=1 ") for line in (quick, tests, notebooks))
     assert "OMP_NUM_THREADS=4 " in make("-n", "test", OMP_NUM_THREADS="4")
 
 
