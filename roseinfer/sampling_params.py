@@ -86,9 +86,9 @@ class SamplingParams:
         include_stop_str_in_output: end the text after the stop text that ended it.
 
     The logits change in this order, before temperature, top_k, top_p and min_p: allowed_token_ids, min_tokens and
-    logit_bias, logits_processors, bad_words, structured_outputs, then the penalties. A stage takes none of them.
-    n, stop, bad_words, structured_outputs, skip_special_tokens, include_stop_str_in_output and prompt_logprobs are for
-    roseinfer.LLM, which has a tokenizer and samples by itself.
+    logit_bias, logits_processors, bad_words, structured_outputs, then the penalties. A stage takes none of these, and
+    no min_p. n, stop, bad_words, structured_outputs, skip_special_tokens, include_stop_str_in_output and
+    prompt_logprobs are for roseinfer.LLM, which has a tokenizer and samples by itself.
 
     Raises ValueError for a value out of range, for an unknown name, and for one of vLLM's that is not taken.
     """
