@@ -46,8 +46,7 @@ class LLM:
     Args:
         model: a folder, a hub id, "tiny" or "random:SHAPE", as load_model takes it; or a Model, used as it is.
         tokenizer: a spec or a Tokenizer. None: the model's own; without any, prompts are token ids and texts are empty.
-        dtype: of weights and KV cache, "float32", "float16", "bfloat16", or "auto" for the checkpoint's own.
-            None: "float32" for a spec, a Model's own for a Model.
+        dtype: of weights and KV cache, "float32" (default of a spec), "float16", "bfloat16", "auto": the checkpoint's.
         device: where the model runs, such as "cpu" or "cuda". None: a GPU if there is one, else the CPU.
         quantization: "int8" or "int4" keeps the matrices in 8 or 4 bits, on a CPU. None: in dtype.
         max_model_len: tokens of the longest sequence. None: as many as the model has positions.
