@@ -34,13 +34,13 @@ def each_once(argument: str, values: Sequence[T], at_least: int = 1) -> Sequence
 
 
 def require_counts(argument: str, values: Sequence[int], at_least: int = 1) -> None:
-    """Raise ValueError unless it is a list with each value once, and each one passes require_count."""
+    """Raise ValueError, naming the argument, unless each value is there once and passes require_count."""
     for value in each_once(argument, values):
         require_count(argument, value, at_least)
 
 
 def require_known(argument: str, name: str, allowed: Iterable[str]) -> None:
-    """Raise ValueError, with the allowed name that is nearest, unless the name is one of the allowed."""
+    """Raise ValueError, with the allowed name that is nearest, unless the name is allowed."""
     if name not in allowed:
         raise ValueError(f"{argument}: unknown one {unknown_name(name, allowed)}")
 
@@ -67,7 +67,7 @@ def unknown_name(name: str, allowed: Iterable[str]) -> str:
 
 
 def refuse_wrong_arguments(cls: type[Owner]) -> type[Owner]:
-    """Decorate a class so that an unknown or missing argument raises ValueError instead of TypeError.
+    """Decorate a class so that an unknown or missing constructor argument raises ValueError instead of TypeError.
 
     The message for an unknown one names the nearest and lists them all.
     """
@@ -91,7 +91,7 @@ def refuse_wrong_arguments(cls: type[Owner]) -> type[Owner]:
 
 
 def refuse_named(reasons: Mapping[str, str]) -> Callable[[type[Owner]], type[Owner]]:
-    """Decorate a class so that an argument with one of these names raises ValueError with its reason."""
+    """Decorate a class so that a constructor argument with one of these names raises ValueError with its reason."""
 
     def refusing(cls: type[Owner]) -> type[Owner]:
         init: Any = cls.__init__

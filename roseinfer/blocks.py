@@ -50,7 +50,7 @@ class BlockTables:
         return list(self._free[table])
 
     def version(self, seq_id: int) -> int:
-        """Return a number that changes whenever a sequence's block ids do, and that no other state of any has had."""
+        """Return a number that changes with a sequence's block ids, and that no other state of any sequence has had."""
         return self._versions[seq_id]
 
     @property
@@ -114,7 +114,7 @@ class BlockTables:
         self._promised.pop(seq_id, None)
 
     def take(self, table: int) -> int:
-        """Return a free block, for a sequence to hold; num_free says that there is one."""
+        """Take a free block, for a sequence to hold, and return it. Call it only if num_free says that there is one."""
         return self._free[table].pop()
 
     def give_back(self, table: int, block: int) -> None:

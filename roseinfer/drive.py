@@ -41,7 +41,7 @@ class WallClock:
         return self.clock() - self.began
 
     def wait_until(self, then: float) -> None:
-        """Wait, LOOK_S at most."""
+        """Wait until `then`, but at most LOOK_S seconds."""
         self.sleep(min(max(0.0, then - self.now()), LOOK_S))
 
 

@@ -14,7 +14,7 @@ NO_TOKEN = -1  # for a row whose logits are not finite, where raising would wait
 
 
 def sample(logits: Tensor, seqs: list[Sequence]) -> list[int]:
-    """Choose one token id a row of logits [B, V]; row i is chosen by seqs[i].params.
+    """Choose one token id for each row of logits [B, V]; row i is chosen by seqs[i].params.
 
     A row with a seed depends on that row's logits, its seed and its length alone, so a request gets the same tokens
     whatever else is in the batch, and again when it is recomputed. Raises ValueError for a row count that does not
@@ -81,7 +81,7 @@ def distribution(logits: Tensor, temperature: Tensor, filtered: Tensor | None, t
 
 
 def exponential_race(probs: Tensor, noise: Tensor) -> Tensor:
-    """Draw one token a row of probs [B, V], by noise [B, V] from the exponential distribution: argmax of the quotient.
+    """Draw a token for each row of probs [B, V]: argmax of probs / noise, with exponentially distributed noise [B, V].
 
     When clocks ring at rates p, clock i is the first with probability p[i]; noise / p is when each one rings. This is
     what torch.multinomial does for one draw, without its checks.

@@ -85,10 +85,10 @@ class SamplingParams:
         skip_special_tokens: leave special tokens out of the text.
         include_stop_str_in_output: end the text after the stop text that ended it.
 
-    The logits change in this order, before a token is drawn: allowed_token_ids, min_tokens, logit_bias, bad_words,
-    structured_outputs, logits_processors, then the penalties. n, stop, bad_words, structured_outputs,
-    skip_special_tokens, include_stop_str_in_output and prompt_logprobs are for roseinfer.LLM, which has a tokenizer and
-    samples by itself. A stage takes none of the changes to the logits.
+    The logits change in this order, before temperature, top_k, top_p and min_p: allowed_token_ids, min_tokens and
+    logit_bias, logits_processors, bad_words, structured_outputs, then the penalties. A stage takes none of these, and
+    no min_p. n, stop, bad_words, structured_outputs, skip_special_tokens, include_stop_str_in_output and
+    prompt_logprobs are for roseinfer.LLM, which has a tokenizer and samples by itself.
 
     Raises ValueError for a value out of range, for an unknown name, and for one of vLLM's that is not taken.
     """
@@ -233,7 +233,7 @@ def _is_text(value: object) -> bool:
 
 
 def _limited(bias: object) -> dict[int, float] | None:
-    """Return the biases, cut at MOST_BIAS; None for an empty dict. Raises ValueError."""
+    """Return the biases, each limited to MOST_BIAS either way; None for an empty dict. Raises ValueError."""
     is_bias = isinstance(bias, Mapping) and all(
         is_count(token) and is_number(value) and abs(value) < float("inf") for token, value in bias.items()
     )

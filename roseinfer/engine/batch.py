@@ -264,7 +264,7 @@ def size_for(num_seqs: int, sizes: list[int]) -> int:
 
 
 def fill_up(buffers: BatchBuffers, num_seqs: int, num_rows: int, blocks: BlockManager) -> dict[str, Tensor]:
-    """Write padding rows num_seqs to num_rows of a decode batch: a token at position 0, in the pool's dummy block."""
+    """Write padding rows num_seqs to num_rows, each a token at position 0 in the dummy block; return the inputs."""
     host, device = buffers.views(num_rows, num_rows)
     dummy_block = blocks.num_blocks
     for name, value in (

@@ -23,7 +23,7 @@ STEP_TOKENS = 1024
 @refuse_wrong_arguments
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Hold the settings of an engine, whatever its model. All are given by name.
+    """Settings of an engine, whatever its model. All are given by name.
 
     Args:
         num_blocks: blocks of the KV pool.
@@ -84,7 +84,7 @@ class EngineConfig:
         return {own.name: getattr(self, own.name) for own in fields(EngineConfig)}
 
     def longest(self, shape: ModelConfig, name: str = "the model") -> int:
-        """Return how many tokens the longest sequence has. Raises ValueError for more than the model has positions."""
+        """Return how long a sequence may be, in tokens. Raises ValueError for more than the model has positions."""
         if self.max_model_len is None:
             return shape.max_model_len
         if self.max_model_len > shape.max_model_len:
@@ -116,14 +116,14 @@ class EngineConfig:
 
 
 def check_dtype(dtype: object) -> None:
-    """Check a dtype. Raises ValueError unless it names one that weights and KV cache can have."""
+    """Raise ValueError unless it names a dtype that weights and KV cache can have."""
     if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
         how = f": {dtype[3:]}-bit weights are quantization={dtype!r}" if dtype in ("int8", "int4") else ""
         raise ValueError(f"dtype must be one of {', '.join(DTYPE_BYTES)}, got {dtype!r}{how}")
 
 
 def check_device(device: object) -> None:
-    """Check a device. Raises ValueError unless torch knows its name; this machine may not have it."""
+    """Raise ValueError unless torch knows a device of that name. Whether this machine has it is not checked."""
     if not isinstance(device, str):
         raise ValueError(f"device must be a string such as 'cpu' or 'cuda:0', got {device!r}")
     import torch
@@ -135,6 +135,6 @@ def check_device(device: object) -> None:
 
 
 def check_block_size(block_size: int, device_type: str) -> None:
-    """Check a block size. Raises ValueError for one that the kernels of that device cannot take."""
+    """Raise ValueError for a block size that the kernels of that device cannot take."""
     if device_type == "cuda" and block_size & (block_size - 1):
         raise ValueError(f"block_size must be a power of two on a GPU, got {block_size}")

@@ -158,7 +158,7 @@ class LogitChanges:
 
 
 def keep_only(row: Tensor, token_ids: Iterable[int]) -> None:
-    """Set all other logits of a row [V] to -inf."""
+    """Set all logits of a row [V] to -inf, except those of token_ids."""
     ids = torch.tensor([*token_ids], device=row.device)
     kept = row[ids]
     row.fill_(NEVER)

@@ -156,7 +156,7 @@ class EngineMetrics:
         self.times.end(seq, self.clock())
 
     def counters(self) -> dict[str, int | float | None]:
-        """Return the counts by name, among them three that need an explanation.
+        """Return the counts by name. These need an explanation:
 
         prefix_cache_hit_rate: of the tokens of all sequences that joined, the share that was found; None without a
         prefix cache. drafted, accepted: tokens of drafts that steps verified, and those of them that became tokens of a

@@ -144,7 +144,7 @@ class Scheduler:
             self.blocks.trim(seq.seq_id, len(seq))
 
     def commit(self, step: Step, tokens: list[int]) -> list[Sequence]:
-        """Append a step's tokens, one for each of step.rows, and return the sequences with a new token or that ended.
+        """Append a step's tokens, one for each of step.rows, and return the sequences that have a new token or ended.
 
         The tokens that the step computed count as cached from now on. A sequence that its token finishes gives back its
         blocks, and so does one that gets NO_TOKEN: it ends with an error.

@@ -81,5 +81,5 @@ def name_of(func: Any) -> str:
 
 
 def writes_to_its_arguments(func: Any) -> bool:
-    """Whether the schema of PyTorch's operation `func` says so, as add_'s does. The schema has no public name."""
+    """Whether PyTorch's operation `func` writes to its arguments, as add_ does. Its schema has no public name."""
     return func._schema.is_mutable

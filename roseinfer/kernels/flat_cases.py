@@ -163,7 +163,7 @@ CASES = cases()
 
 
 class Judgement(NamedTuple):
-    """The verdict on one case: "ok", or what is wrong. max_error: the largest error, None where there is no value."""
+    """The verdict on one case: "ok", or what is wrong. max_error: the largest error, None if not computed."""
 
     verdict: str
     max_error: float | None = None

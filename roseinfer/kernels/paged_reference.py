@@ -27,7 +27,7 @@ def paged_attention_reference(
     order; what follows them is ignored. A token sees those before it and itself, so whole prompts, chunks of
     them, single new tokens and any mixture of these are one case. out: where to put the result, in q's dtype.
 
-    Sums are fp32. It reads query_start and context_lens on the host, which has to wait for a GPU there; kernels do not.
+    Sums are fp32. It reads query_start and context_lens on the host, which has to wait for a GPU; kernels do not.
     """
     num_kv_heads, block_size, head_dim = k_cache.shape[1:]
     blocks, offsets = slot_mapping.long() // block_size, slot_mapping.long() % block_size

@@ -112,7 +112,7 @@ def first_stop(text: str, stops: Iterable[str], searched: int = 0) -> tuple[int,
 
 
 def possible_stop(text: str, stops: Iterable[str]) -> int:
-    """Return where the longest end of text begins that more text could make a stop string; len(text) for none."""
+    """Return where the longest end of text that begins a stop string starts; len(text) where there is no such end."""
     first = len(text)
     for stop in stops:
         start = text.find(stop[0], max(0, len(text) - len(stop) + 1), first)

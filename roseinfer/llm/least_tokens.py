@@ -1,4 +1,4 @@
-"""The least number of tokens that a text can have, from its length alone, to refuse one before it is read."""
+"""The least number of tokens that a text can have, from its length alone: one far too long is refused unread."""
 
 from __future__ import annotations
 

@@ -46,27 +46,27 @@ class LLM:
     Args:
         model: a folder, a hub id, "tiny" or "random:SHAPE", as load_model takes it; or a Model, used as it is.
         tokenizer: a spec or a Tokenizer. None: the model's own; without any, prompts are token ids and texts are empty.
-        dtype: of weights and KV cache, "float32", "float16", "bfloat16", or "auto" for the checkpoint's own.
+        dtype: of weights and KV cache, "float32" (default of a spec), "float16", "bfloat16", "auto": the checkpoint's.
         device: where the model runs, such as "cpu" or "cuda". None: a GPU if there is one, else the CPU.
         quantization: "int8" or "int4" keeps the matrices in 8 or 4 bits, on a CPU. None: in dtype.
         max_model_len: tokens of the longest sequence. None: as many as the model has positions.
         max_num_seqs: sequences that run at a time; others wait.
-        scheduling_policy: which waiting request is next: "fcfs" (first come), "shortest" (prompt), "longest_output",
-            "packed" (the longest prompt that there are free blocks for), or a Policy of your own.
-        max_num_batched_tokens: tokens of a step; longer prompts are split into chunks. A small budget keeps a long
-            prompt from delaying the requests that decode. None: 1,024, or max_num_seqs if that is more.
+        scheduling_policy: which waiting request is next: "fcfs" (first come), "shortest" (prompt), "longest_output"
+            (if lengths are known), "packed" (the longest prompt that there are free blocks for), or a Policy.
+        max_num_batched_tokens: tokens of a step, at least max_num_seqs; longer prompts are split into chunks. A small
+            budget keeps a long prompt from delaying requests that decode. None: 1,024, or max_num_seqs if more.
         enforce_eager: decode without graphs (CUDA graphs on a GPU, recorded steps on a CPU).
         async_scheduling: launch a step before the tokens of the previous one are read. None: only on a GPU.
         seed: of torch's global generator, from which requests without a seed of their own draw.
         speculative: {"method": "ngram", "num_tokens": 4} guesses tokens from the text, and {"method": "draft_model",
-            "model": ..., "num_tokens": 4} asks a smaller model with the same vocabulary. One step verifies the guesses,
-            and tokens stay the same. It drafts while measured steps say that this is faster, and excludes
-            async_scheduling. SpeculativeConfig has all keys.
+            "model": ..., "num_tokens": 4} asks a smaller model with the same vocabulary. One step verifies the guesses.
+            Tokens stay the same, also those drawn with a seed. It drafts only while measured steps say that this is
+            faster, and excludes async_scheduling. SpeculativeConfig has all keys.
         block_size: tokens of a block of the KV cache.
         num_kvcache_blocks: blocks of the KV cache. None: by the two arguments below.
-        kv_cache_memory_bytes: size of the KV cache. None: what max_num_seqs sequences can use, on a CPU at most 1 GiB.
+        kv_cache_memory_bytes: bytes for the cache. None: what max_num_seqs sequences can use, on a CPU at most 1 GiB.
         gpu_memory_utilization: share of a GPU's memory that may be in use, weights and KV cache included. None: 0.9.
-        enable_prefix_caching: compute the full blocks of a prefix that texts share once, while they are kept.
+        enable_prefix_caching: reuse the full blocks of a prefix that an earlier request computed, while they are kept.
         tensor_parallel_size: processes that each hold a part of every layer and of the KV cache, on GPUs one each. It
             excludes graphs, async_scheduling, quantization and a draft model; `close` ends the processes.
 
@@ -283,7 +283,7 @@ class LLM:
     # For a server
 
     def prompt_ids(self, text: str, add_special_tokens: bool) -> list[int]:
-        """Return the token ids of a prompt, while other threads run.
+        """Return the token ids of a prompt. Other threads can run meanwhile.
 
         Raises ValueError for a text without a token, for one that is far too long, and if there is no tokenizer.
         """

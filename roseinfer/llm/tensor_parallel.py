@@ -73,7 +73,7 @@ def device_of_ranks(model: str | Model, size: int, device: str | None) -> str:
 
 
 def step_bytes(model: Model, config: EngineConfig, ranks: Ranks | None) -> int:
-    """Return bytes_of_steps, which computes steps, here on all ranks."""
+    """Return bytes_of_steps of a model. Where ranks have GPUs, all of them run the steps that it measures."""
     sizes = config.step_tokens, config.step_rows
     if ranks is None or model.device.type == "cpu":
         return bytes_of_steps(model, *sizes)

@@ -50,7 +50,7 @@ def config_from_hf(hf: dict[str, Any], generation: dict[str, Any] | None = None)
 
 
 def _require_full_attention(hf: dict[str, Any], positions: str) -> None:
-    """Raise ValueError where transformers' model, a layer or the KV cache attends to fewer tokens than all before.
+    """Raise ValueError where a layer or the KV cache of transformers' model leaves out some of the tokens before.
 
     positions: the config's key for the number of positions.
     """

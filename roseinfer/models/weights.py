@@ -82,9 +82,9 @@ def prepared_copy(model: Model, quantization: str | None = None) -> Model:
 
 
 def layout_sizes(model: Model, dtype: torch.dtype, quantization: str | None = None) -> tuple[int, int]:
-    """Return (values that change when the model is prepared, bytes of their matrices in the layout).
+    """Return (number of values that prepare_weights moves to another layout, bytes of their matrices in it).
 
-    prepare_weights would prepare the model in that dtype on this CPU; here only shapes are looked at. The bytes have a
+    It is for the model in that dtype on this CPU; only shapes are looked at, and nothing is prepared. The bytes have a
     tied output matrix, too, whose table stays as it is. Raises ValueError for "int4" with a matrix whose width has no
     whole groups.
     """

@@ -89,7 +89,7 @@ class Others:
                 self.end(other.why_ended())
 
     def end(self, why: str) -> None:
-        """End all of them. The first call's reason is kept."""
+        """End all other ranks, and keep `why`. Only the first call does anything."""
         with self._lock:
             if self.failure is not None:
                 return

@@ -35,8 +35,8 @@ TIMESTAMPS = {
 class Metric:
     """One time of a request or a token, and how it follows from the timestamps.
 
-    per: what there is a value of, "request" or "token". formula: in TIMESTAMPS, finish[i] of its i-th token. post: what
-    post 003 says of it. values: of one sequence, in seconds, none where a timestamp is not known (yet).
+    per: what there is a value of, "request" or "token". formula: in TIMESTAMPS, and finish[i] for the i-th token. post:
+    what post 003 says of it. values: gets those of one sequence, in seconds, none where a timestamp is not known (yet).
     """
 
     name: str

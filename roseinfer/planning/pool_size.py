@@ -15,7 +15,7 @@ GPU_SHARE = 0.9
 
 
 def most_blocks(max_model_len: int, block_size: int, max_num_seqs: int) -> int:
-    """Return the blocks that max_num_seqs sequences of max_model_len tokens hold; a last token is never cached."""
+    """Return how many blocks max_num_seqs sequences of max_model_len tokens hold; a last token is never cached."""
     return max_num_seqs * -(-max(1, max_model_len - 1) // block_size)
 
 

@@ -222,7 +222,7 @@ class EngineSizes(HasFacts):
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all of it on the device."""
+        """Bytes of all that the engine keeps on the device."""
         on_device = self.weight_bytes + self.rotation_bytes + self.pool_bytes + self.input_bytes + self.attended_bytes
         on_device += self.draft_bytes
         return on_device + (self.block_table_bytes + self.address_bytes if self._on_cpu else 0)

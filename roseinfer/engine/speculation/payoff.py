@@ -63,7 +63,7 @@ class Trials:
 
 
 class Payoff:
-    """Says whether to draft: where drafts make tokens per second rise.
+    """Decides whether to draft: drafting pays if it raises tokens per second.
 
     With drafts a step takes longer and gives more tokens: those that it gives without them, and the accepted share of
     the drafts.
