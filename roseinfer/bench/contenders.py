@@ -33,7 +33,7 @@ class ContenderFailed(RuntimeError):
 
 
 def stage_for(stage_class: type[Stage], model: Model, lengths: List[int], block_size: int = BLOCK_SIZE) -> Stage:
-    """Make a fresh stage that just holds sequences ending with so many tokens, all at once."""
+    """Make a fresh stage with just the blocks and places for sequences that end with so many tokens, all at once."""
     num_blocks = sum(-(-(n - 1) // block_size) for n in lengths)  # the last token is returned, never cached
     return stage_class(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=len(lengths))
 

@@ -104,7 +104,10 @@ class Chart(View):
 
 
 def show_live(view: Any) -> DisplayHandle | None:
-    """Show a chart so that it can be drawn again in its place. Does nothing, and returns None, outside a notebook."""
+    """Show a chart so that it can be drawn again in its place.
+
+    Outside a notebook, where each drawing would print a line, it does nothing and returns None.
+    """
     from IPython import get_ipython
     from IPython.display import display
 

@@ -23,7 +23,10 @@ FROM_PYTHON = "aten::lift_fresh"
 
 @dataclass
 class StepRecord:
-    """A recorded step. ops: in order, with arguments as a replay has to find them. violations: what forbids one."""
+    """A recorded step. ops: operations in order, each with its arguments as a replay has to find them.
+
+    violations: what forbids a replay.
+    """
 
     ops: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)

@@ -39,7 +39,10 @@ T = TypeVar("T")
 
 
 class Service:
-    """The API on one engine. model_name: as clients ask for it. Others: see Defaults and PromptReader."""
+    """The API on one engine. model_name: as clients ask for it.
+
+    end_tokens, most_new_tokens: see Defaults. chat_template: see PromptReader.
+    """
 
     def __init__(
         self,
