@@ -110,7 +110,10 @@ def what_breaks(stage_class: type[Stage], device: str, case: Case) -> Exception 
 
 
 class Play:
-    """Makes the calls that make sense, so any part of a schedule is one too. Checks all logits."""
+    """Plays a schedule's calls, and requires that all logits equal the reference's.
+
+    It leaves out calls that make no sense, so that any part of a schedule can be played as well.
+    """
 
     def __init__(self, stage_class: type[Stage], device: str, model: str) -> None:
         self.model, self.device = model, device

@@ -34,7 +34,10 @@ Checker = Callable[..., None]
 
 @dataclass(frozen=True)
 class Exercise(Text):
-    """An exercise. checker: see above. comparisons: those that it makes, so that tests try their named mistakes."""
+    """An exercise. checker: see the module's docstring.
+
+    comparisons: those that the checker makes, so that tests try their named mistakes.
+    """
 
     checker: Checker
     comparisons: tuple[Comparison, ...]

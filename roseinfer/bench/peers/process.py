@@ -30,8 +30,9 @@ def why_no_peers() -> str | None:
 class PeerProcess:
     """Another engine in a process of its own. script: one that serve.py serves.
 
-    python: starts the script; it need not be this process's Python. folder: one that write_model wrote. Raises ContenderFailed, with the peer's own reason, when it cannot load the
-    model so, and in run when it answers with an error or not at all. Close it, or use it as a context manager.
+    python: starts the script; it need not be this process's Python. folder: one that write_model wrote. Raises
+    ContenderFailed, with the peer's own reason, when it cannot load the model so, and in run when it answers with an
+    error or not at all. Close it, or use it as a context manager.
     """
 
     def __init__(
