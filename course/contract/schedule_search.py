@@ -110,10 +110,7 @@ def what_breaks(stage_class: type[Stage], device: str, case: Case) -> Exception 
 
 
 class Play:
-    """Plays a schedule's calls, and requires that all logits equal the reference's.
-
-    It leaves out calls that make no sense, so that any part of a schedule can be played as well.
-    """
+    """Plays the calls that make sense, so that it can play any part of a schedule; checks logits by the reference."""
 
     def __init__(self, stage_class: type[Stage], device: str, model: str) -> None:
         self.model, self.device = model, device

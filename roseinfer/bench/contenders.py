@@ -117,10 +117,7 @@ class StageContender:
             return products_seconds(self.model, len(self.prompts), stage.model)
 
     def _one_decode(self, step: int, count: Callable[[Callable[[], Any]], Counted]) -> Counted:
-        """Return what `count` makes of decode step `step` of a fresh stage.
-
-        The stage, which may hold a copy of the weights, is freed when this call returns.
-        """
+        """Return what `count` makes of a fresh stage's decode step `step`; the stage, which may be large, is freed."""
         stage, seqs = self.at_step(step)
         with blame(self.name, f"decode step {step}"):
             return count(lambda: stage.decode(seqs))

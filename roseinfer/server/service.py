@@ -39,10 +39,7 @@ T = TypeVar("T")
 
 
 class Service:
-    """The API on one engine. model_name: as clients ask for it.
-
-    end_tokens, most_new_tokens: see Defaults. chat_template: see PromptReader.
-    """
+    """The API on one engine. model_name: as clients ask for it. chat_template: see PromptReader. Rest: see Defaults."""
 
     def __init__(
         self,

@@ -34,10 +34,7 @@ Checker = Callable[..., None]
 
 @dataclass(frozen=True)
 class Exercise(Text):
-    """An exercise. checker: see the module's docstring.
-
-    comparisons: those that the checker makes, so that tests try their named mistakes.
-    """
+    """An exercise. checker: judges an answer (see the module). comparisons: its own, whose mistakes tests try, too."""
 
     checker: Checker
     comparisons: tuple[Comparison, ...]
