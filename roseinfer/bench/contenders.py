@@ -117,7 +117,7 @@ class StageContender:
             return products_seconds(self.model, len(self.prompts), stage.model)
 
     def _one_decode(self, step: int, count: Callable[[Callable[[], Any]], Counted]) -> Counted:
-        """Return what `count` makes of a fresh stage's decode step `step`; the stage, which may be large, is freed."""
+        """Return what `count` makes of a fresh stage's decode step `step`; the stage and its weights are freed then."""
         stage, seqs = self.at_step(step)
         with blame(self.name, f"decode step {step}"):
             return count(lambda: stage.decode(seqs))
