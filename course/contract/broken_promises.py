@@ -14,7 +14,7 @@ from roseinfer.stage import Stage
 
 
 def require_tokens(seqs: list[Sequence], want: list[list[int]], oracle: str = "the reference") -> None:
-    """Require that every sequence's output equals `want`; the error names a sequence and its first wrong token."""
+    """Require that all outputs equal `want`; the error names a sequence, its prompt's length, its first wrong token."""
     for i, (seq, tokens) in enumerate(zip(seqs, want, strict=True)):
         got = seq.output_ids
         if got != tokens:

@@ -110,7 +110,7 @@ def what_breaks(stage_class: type[Stage], device: str, case: Case) -> Exception 
 
 
 class Play:
-    """Makes the calls that make sense, so any part of a schedule is one too. Checks all logits."""
+    """Plays the calls that make sense, so that it can play any part of a schedule; checks logits by the reference."""
 
     def __init__(self, stage_class: type[Stage], device: str, model: str) -> None:
         self.model, self.device = model, device

@@ -33,7 +33,7 @@ class ContenderFailed(RuntimeError):
 
 
 def stage_for(stage_class: type[Stage], model: Model, lengths: List[int], block_size: int = BLOCK_SIZE) -> Stage:
-    """Make a fresh stage that just holds sequences ending with so many tokens, all at once."""
+    """Make a fresh stage with just the blocks and places for sequences that end with so many tokens, all at once."""
     num_blocks = sum(-(-(n - 1) // block_size) for n in lengths)  # the last token is returned, never cached
     return stage_class(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=len(lengths))
 
@@ -117,10 +117,7 @@ class StageContender:
             return products_seconds(self.model, len(self.prompts), stage.model)
 
     def _one_decode(self, step: int, count: Callable[[Callable[[], Any]], Counted]) -> Counted:
-        """Return what `count` makes of decode step `step` of a fresh stage.
-
-        The stage, which may hold a copy of the weights, is freed when this call returns.
-        """
+        """Return what `count` makes of a fresh stage's decode step `step`; the stage and its weights are freed then."""
         stage, seqs = self.at_step(step)
         with blame(self.name, f"decode step {step}"):
             return count(lambda: stage.decode(seqs))

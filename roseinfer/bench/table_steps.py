@@ -54,7 +54,7 @@ class TableBatch:
 
     @torch.inference_mode()
     def step(self) -> float:
-        """Build one decode step's tables, and return the seconds. Afterwards each sequence has a token more."""
+        """Build one decode step's tables; return the seconds that this took. Each sequence then has one token more."""
         self.stage.tables.reserve({seq.seq_id: seq.num_cached_tokens + 1 for seq in self.seqs})
         seconds = seconds_of(lambda: self.stage.build_block_tables(self.seqs, self.out))
         for seq in self.seqs:

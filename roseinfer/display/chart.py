@@ -104,7 +104,7 @@ class Chart(View):
 
 
 def show_live(view: Any) -> DisplayHandle | None:
-    """Show a chart so that it can be drawn again in its place. Does nothing, and returns None, outside a notebook."""
+    """Show a view that can be drawn again in its place; None outside a notebook, where each drawing would be a line."""
     from IPython import get_ipython
     from IPython.display import display
 

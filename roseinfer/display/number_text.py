@@ -28,9 +28,9 @@ def significant(value: float, digits: int = 4) -> str:
 
 
 def exact(value: float) -> str:
-    """Write a printed or computed number without rounding: 408.43 stays as it is.
+    """Write a printed or computed number with all of its digits, but at most eight: 408.43 stays as it is.
 
-    It has eight digits at most, as the posts measure no more (a mean that SQL printed has sixteen).
+    The posts measure no more than eight digits (a mean that SQL printed has sixteen).
     """
     text = significant(value, 8)
     return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text

@@ -38,7 +38,7 @@ class Column:
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table of texts. names: of the columns. right: which columns are aligned right.
+    """A table of texts. names: of the columns. rows: their texts, in that order. right: which are aligned right.
 
     keys: how many of the first columns say what a row is.
     """

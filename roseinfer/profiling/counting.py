@@ -108,7 +108,7 @@ def _index_copy_nbytes(result: Tensor, target: Tensor, dim: int, index: Tensor, 
 
 
 def _index_put_nbytes(result: Tensor, target: Tensor, indices: list[Tensor | None], *args: Any) -> int:
-    """Count the elements named by the indices, times each dimension left whole (None, or after the last index)."""
+    """Count the bytes of the elements that the indices name, times each dimension left whole (None, or after them)."""
     shapes, whole, dim = [], 1, 0
     for index in indices:
         if index is None:

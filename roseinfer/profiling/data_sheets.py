@@ -9,7 +9,7 @@ from roseinfer.paths import GPUS
 
 
 def data_sheet(gpu: str) -> dict[str, Any]:
-    """Return read_bytes_per_s, num_sms, rates and source of a GPU, whose name may be in lower case.
+    """Return read_bytes_per_s, num_sms, rates of arithmetic and their source for a GPU, also named in lower case.
 
     Raises ValueError, listing the GPUs, for an unknown one.
     """

@@ -23,7 +23,7 @@ FROM_PYTHON = "aten::lift_fresh"
 
 @dataclass
 class StepRecord:
-    """A recorded step. ops: in order, with arguments as a replay has to find them. violations: what forbids one."""
+    """A recorded step. ops: in order, each with arguments as a replay must find them. violations: what forbids it."""
 
     ops: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)

@@ -25,7 +25,7 @@ def event(data: Json) -> bytes:
 
 
 class Answer:
-    """An answer as it is sent. stream: the one with its content. texts: of tokens, for their log-probabilities.
+    """An answer as it is sent. stream: the outputs that it is made of. texts: of tokens, for their log-probabilities.
 
     whole(deltas) is the body; first(), chunk(delta), last() are the events of a stream.
     """

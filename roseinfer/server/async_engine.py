@@ -318,7 +318,7 @@ class AsyncEngine:
                 self.latencies.ended(request)
 
     def _tell(self) -> None:
-        """Hand over the tokens of the last step."""
+        """Hand over to the streams what the last step gave: new tokens, and the ends of requests."""
         news: News = []
         for request in self._inbox:
             self.latencies.observe(request)
@@ -349,8 +349,8 @@ class AsyncEngine:
     def _of_the_failed_step(self) -> list[OutputStream]:
         """Return the streams whose sequences the failed step computed.
 
-        Scheduling again tells these; streams whose sequences ended in the step without being read count, too. Returns
-        all streams where that tells nothing.
+        Scheduling again computes the same sequences, which tells their streams. Streams whose sequences ended in the
+        step without being read count, too. Returns all streams where that tells nothing.
         """
         scheduler = self._live.engine.scheduler
         try:

@@ -85,7 +85,7 @@ def read_config(path: Path) -> ConfigFile:
 
 
 def require_mapping(section: str, value: Any, allowed: Iterable[str]) -> dict[str, Any]:
-    """Return the value if it has keys, all of them known; else raise ValueError. section: "" for the whole file."""
+    """Return the value if it has keys, all known; else raise ValueError. section: its name, "" for the whole file."""
     before = f"{section}." if section else ""
     if not isinstance(value, dict) or not value:
         raise ValueError(f"{section or 'the file'} must have keys of {', '.join(allowed)}, got {value!r:.100}")

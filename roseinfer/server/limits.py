@@ -83,10 +83,7 @@ class Limits:
         return b"".join(parts)
 
     async def _read_on(self, receive: Receive) -> None:
-        """Read, and throw away, some of what the client still sends: otherwise it would not read the answer.
-
-        A client that is still sending when its connection is closed does not read the answer.
-        """
+        """Read and drop some of what the client still sends: closed while it sends, it would not read the answer."""
 
         async def read() -> None:
             size, more = 0, True

@@ -16,7 +16,10 @@ MS = 1e3
 
 
 def live_view(engine: AsyncEngine) -> dict[str, Any]:
-    """Return what the page shows. seconds: of a clock, to make rates. Times: ms, last percentiles; None before any."""
+    """Return what the page shows of the engine. `seconds` is a clock's, so that the page can make rates of counts.
+
+    Times are in ms, as percentiles of the last values; None before any.
+    """
     streams = list(engine.streams)
     requests = [
         {

@@ -53,7 +53,7 @@ GENERATE_TAKEN = ("temperature", "top_k", "top_p", "seed", "stop")
 
 
 class Defaults:
-    """Values for requests that do not give them. params: those of llm.get_default_sampling_params().
+    """Values for requests that do not give them: those of llm.get_default_sampling_params(), within these limits.
 
     end_tokens: end every request, beside the model's own. most_new_tokens: the most that a request may ask for; None
     for as many as there is room for.

@@ -114,8 +114,7 @@ class PromptReader:
     def _grammar_tokens(self) -> dict[str, Any]:
         """What the process has to know of the model's tokens; {} where no grammar can be followed.
 
-        That needs llguidance, a tokenizer and an end token; without them a request is refused with a message of its
-        own.
+        That needs llguidance, a tokenizer and an end token; without them a request is refused with its own message.
         """
         tokenizer, ends = self.llm.tokenizer, self.llm.model.config.eos_token_ids
         if not (find_spec("llguidance") and tokenizer and ends):

@@ -133,7 +133,7 @@ class EngineReplica:
         return Named(make_app(self.service, self.settings), serve.get_replica_context().replica_id.unique_id)
 
     def check_health(self) -> None:
-        """Raise RuntimeError when the engine's thread has ended or is stuck in a step: Ray then replaces it."""
+        """Raise RuntimeError when the engine's thread has ended or is stuck in a step: Ray starts another replica."""
         from .async_engine import FAILED, STUCK
 
         if self.engine.status in (FAILED, STUCK):

@@ -45,7 +45,7 @@ class Serving:
 
 
 def serve(serving: Serving, settings: ServerSettings, say: Callable[[str], object]) -> bool:
-    """Serve until SIGTERM or Ctrl-C, then let requests end within settings.drain_seconds; a second signal ends them.
+    """Serve until SIGTERM or Ctrl-C, then drain for at most settings.drain_seconds; a second signal cuts requests off.
 
     say: gets lines for a terminal. Returns False where a thread is still at work that cannot be ended, on a model that
     it loads, a step that hangs or a grammar that takes long: the process then has to leave by os._exit.

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class Service:
-    """The API on one engine. model_name: as clients ask for it. Others: see Defaults and PromptReader."""
+    """The API on one engine. model_name: as clients ask for it. chat_template: see PromptReader. Rest: see Defaults."""
 
     def __init__(
         self,

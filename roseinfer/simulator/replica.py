@@ -27,7 +27,7 @@ NEW_TOKEN = 0  # every token that a sequence gets; no prompt has it
 class EngineSetting(EngineConfig):
     """An engine without a model, so its steps take turns and have no drafts, which only a model could accept.
 
-    How an engine is run is the cost's business.
+    How a step is run is the cost's business.
     """
 
     max_model_len: int = 4096

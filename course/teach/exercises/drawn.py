@@ -131,7 +131,7 @@ class _Tried:
 def _try_all(
     answer: Callable[..., Any], cases: list[Case], describe: Describe, call: Call
 ) -> tuple[list[_Tried], _Tried | None]:
-    """Call the answer on each case up to the first that fails; return the cases before it, and that one (or None)."""
+    """Call the answer on each case up to the first that fails; return those before, and it with its Wrong, or None."""
     tried: list[_Tried] = []
     for case in cases:
         printed, handed = io.StringIO(), copy.deepcopy(case)

@@ -34,7 +34,7 @@ Checker = Callable[..., None]
 
 @dataclass(frozen=True)
 class Exercise(Text):
-    """An exercise. checker: see above. comparisons: those that it makes, so that tests try their named mistakes."""
+    """An exercise. checker: judges an answer (see the module). comparisons: its own, whose mistakes tests try, too."""
 
     checker: Checker
     comparisons: tuple[Comparison, ...]

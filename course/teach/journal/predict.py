@@ -139,7 +139,7 @@ def factor_between(guess: float, measured: float) -> float:
 
 
 def _number(argument: str, value: object) -> float:
-    """Return it as an int or a float."""
+    """Return the value as an int or a float. Raises ValueError, naming the argument, if it is no finite number."""
     if hasattr(value, "item"):  # a tensor or numpy number of one element
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):

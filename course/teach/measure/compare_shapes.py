@@ -49,7 +49,7 @@ def compare_shapes(stages: List[type[Stage]], model: Model, shapes: dict[str, li
         stages: classes; the first one is what the others are compared with.
         model: from load_model.
         shapes: {name of a batch: prompt lengths, one for each sequence}.
-        steps: that are timed. The stages take turns of half the steps, and one at a time is in memory.
+        steps: how many are timed, in turns of half. One stage at a time is in memory, as it may copy the weights.
 
     The column speed compares a stage with the first one on the same batch (above 1: faster). The column page faults has
     the pages that the kernel mapped in the median step, where the system counts them; a step maps pages when it

@@ -86,12 +86,12 @@ class Race:
         return f"Race({', '.join(self._speeds)})"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Show the text without the picture, which takes longer to draw than some steps to run."""
+        """Return the text and the chart's spec, without a picture: that takes longer to draw than some steps to run."""
         return {"text/plain": repr(self), VEGA_LITE: self.chart.spec}, {VEGA_LITE: EMBED}
 
     @property
     def speeds(self) -> dict[str, float]:
-        """Return tokens per second so far: the median of the finished runs, or of the first run while it lasts."""
+        """Return tokens per second so far: the finished runs' median, or the first run's speed while it lasts."""
         return {name: median(done) if done else self._running.get(name, 0.0) for name, done in self._speeds.items()}
 
     def update(self, progress: RunProgress) -> None:

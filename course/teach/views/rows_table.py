@@ -16,7 +16,7 @@ def table(
     formats: Mapping[str, str] | None = None,
     warning: str = "",
 ) -> Table:
-    """Show rows with the same keys as a Table.
+    """Show rows, which must all have the same keys, as a Table.
 
     live: columns that differ from run to run, such as times: shown, not compared. formats: of columns, such as
     "{:.1f}". warning: why the live columns should not be believed.

@@ -38,8 +38,9 @@ NEAR = {"llama.cpp": 0.01}
 
 @dataclass(frozen=True)
 class BatchContender:
-    """A contender. run(prompts, max_tokens) returns the new ids, and when it began and ended by all processes' clock.
+    """A contender. run(prompts, max_tokens) returns the new token ids, and when it began and ended.
 
+    Both times are by the clock that all processes share.
     precision: that of the weights. kv_cache: the dtype of K and V. near: see Referee.check. versions: those of
     libraries that describe_host does not name. drafts: how many tokens it has drafted so far, and how many of these
     were accepted.

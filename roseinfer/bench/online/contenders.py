@@ -74,7 +74,10 @@ def _engine_maker(setting: RaceSetting, model: Model, name: str, policy: str) ->
 
 
 def engine(setting: RaceSetting, model: Model, budget: int, policy: str, with_cache: bool = True) -> OnlineContender:
-    """Make a contender of the engine, a fresh one for each run, warmed up and with enough blocks for all."""
+    """Make a contender of the engine: a fresh one for each run, warmed up before the clock starts.
+
+    It has blocks for all sequences that run at a time.
+    """
     name = NAMES[ENGINE if with_cache else NO_CACHE] + ("" if policy == FIRST_COME else f", {policy}")
     seqs = _seqs_within(setting, budget)
     num_blocks = setting.num_blocks(seqs)

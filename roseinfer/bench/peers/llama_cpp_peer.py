@@ -71,10 +71,7 @@ class LlamaCpp:
         return np.stack(outputs, axis=1).tolist()
 
     def decode(self, tokens: np.ndarray, positions: np.ndarray, seqs: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Decode a flat batch in one call, and return the likeliest next token after each of `rows`.
-
-        seqs: the sequence that each token belongs to.
-        """
+        """Decode a flat batch in one call; return the likeliest token after each of `rows`. seqs: each token's own."""
         count = len(tokens)
         batch = llama_cpp.llama_batch_init(count, 0, 1)
         try:

@@ -28,10 +28,11 @@ def why_no_peers() -> str | None:
 
 
 class PeerProcess:
-    """Another engine in a process of its own. script: one that uses serve.py, run by `python`, whichever that is.
+    """Another engine in a process of its own. script: one that serve.py serves.
 
-    folder: one that write_model wrote. Raises ContenderFailed, with the peer's own reason, when it cannot load the
-    model so, and in run when it answers with an error or not at all. Close it, or use it as a context manager.
+    python: starts the script; it need not be this process's Python. folder: one that write_model wrote. Raises
+    ContenderFailed, with the peer's own reason, when it cannot load the model so, and in run when it answers with an
+    error or not at all. Close it, or use it as a context manager.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class PeerProcess:
         return answer
 
     def _last_words(self) -> str:
-        """Return the last line that a process printed before it gave no answer."""
+        """Tell how a process that gave no answer ended, with the last line that it printed."""
         try:
             status = self._process.wait(SECONDS_TO_END)
         except subprocess.TimeoutExpired:

@@ -95,7 +95,7 @@ def workload(args: argparse.Namespace, spec: str, model: Model) -> Workload:
 
 
 def encoding(tokenizer_name: str | None, spec: str, model: Model) -> Encode:
-    """Return the tokenizer's encoding. With random weights, words as tokens if no tokenizer can be loaded."""
+    """Return the tokenizer's encoding. With random weights, each word is one token if no tokenizer can be loaded."""
     try:
         tokenizer = load_tokenizer(tokenizer_name or spec)
     except ValueError as error:

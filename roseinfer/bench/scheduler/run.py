@@ -11,7 +11,7 @@ from roseinfer.planning.definitions import METRICS_BY_NAME
 
 @dataclass(frozen=True)
 class ServedStep:
-    """One step. seconds: from the scheduler's start to the moment when its sequences have their tokens.
+    """One step. seconds: from the beginning of its scheduling until its sequences have their tokens.
 
     prompt_tokens: tokens of prompts that it computed, 0 in a decode step. context_lens: of each sequence that decodes
     in it, the tokens that its new token attends to, itself included.

@@ -112,7 +112,7 @@ class StageServer:
 
 
 class WatchedStage:
-    """A stage that records its last call: the sequences, and for a prefill the tokens of their prompts."""
+    """A stage that keeps its last call in `call`: the sequences, and for a prefill the tokens of their prompts."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage

@@ -44,9 +44,9 @@ class Target:
 class Outcome:
     """What came of a request, in seconds after the start of the load.
 
-    arrival: by the plan; in a closed loop, when its turn came. sent: later than that only where the client itself is
-    late. chunks: when each part of the answer came. num_tokens: as the server counts them. status: of HTTP, None
-    without an answer. how: COMPLETE, CANCELLED, REFUSED (4xx) or FAILED.
+    arrival: by the plan; in a closed loop, when its turn came. sent: when it was sent, which is later than arrival only
+    where the client itself is late. chunks: when each part of the answer came. num_tokens: as the server counts them.
+    status: of HTTP, None without an answer. how: COMPLETE, CANCELLED, REFUSED (4xx) or FAILED.
     """
 
     arrival: float

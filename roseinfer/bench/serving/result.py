@@ -153,7 +153,7 @@ def row_of(plan: List[Planned], outcomes: List[Outcome], limits: Limits) -> dict
 
 
 def stats_of(values: Iterable[float | None]) -> dict[str, float] | None:
-    """Compute p50, p90, p99 and max; each is None without any value."""
+    """Compute p50, p90, p99 and max; return None when there is no value."""
     found = sorted(value for value in values if value is not None)
     return {f"p{p}": percentile(found, p) for p in PERCENTILES} | {"max": found[-1]} if found else None
 

@@ -39,7 +39,10 @@ def loaded(
     seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> ServingResult:
-    """Load the server at url. verify: a model's spec, to compare answers with. clients: see load. Others: plan_of."""
+    """Load the server at url. verify: a model's spec, to compare answers with. clients: see load. Others: plan_of.
+
+    Raises ValueError for a bad value and where no server answers, TokensDiffer for wrong answers.
+    """
     require_positive("rate", rate)
     require_positive("seconds", seconds)
     if clients is not None:

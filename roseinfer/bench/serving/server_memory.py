@@ -18,10 +18,7 @@ RESIDENT = re.compile(r"^process_resident_memory_bytes (\S+)$", re.MULTILINE)
 
 
 async def watched(url: str, load: Coroutine[Any, Any, T]) -> tuple[T, list[Sample]]:
-    """Await a load, and sample the server's memory before it, every second, and after it.
-
-    There are no samples of a server that does not tell its memory.
-    """
+    """Await a load; sample the server's memory before, every second, and after, if the server tells its memory."""
     samples: list[Sample] = []
     start = perf_counter()
     async with aiohttp.ClientSession() as client:

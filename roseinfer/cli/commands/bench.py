@@ -189,7 +189,7 @@ def drafting(s: Offline) -> dict[str, Any] | None:
 
 
 def checked_device(flag: str, num_seqs: int, num_tokens: int, s: Any, dtype: str) -> str:
-    """Return the device to use. Raises ValueError, naming the flag, where an engine does not fit it."""
+    """Return the settings' device, or the best one. Raises ValueError, naming the flag, if the engine does not fit."""
     from roseinfer.cli.memory_check import require_memory
 
     device = device_or_best(s.device)

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print the sizes and return 0, whether or not the engine fits this machine."""
+    """Print the sizes. The exit status is 0, whether or not the engine fits this machine."""
     from roseinfer.planning.sizes import PlannedEngine
 
     # Not argparse's: it would ask for these before it names a misspelt flag.

@@ -55,7 +55,7 @@ def timeline(trace: Trace, steps: int = 1, prefix: str = SPAN_PREFIX) -> Timelin
         prefix: how the name of a step's outermost span begins.
 
     Its text/plain has the host's lanes and the order of their spans, which are the same on every machine.
-    Raises ValueError for anything but a Trace, for one without such spans, and for more steps than it has.
+    Raises ValueError for anything but a Trace, for one without such spans, and for `steps` outside 1 to those it has.
     """
     if not isinstance(trace, Trace):
         raise ValueError(f"trace must be a Trace, as profiling.capture and Trace.load make, got {trace!r}")

@@ -131,7 +131,7 @@ def _nanoseconds(event: dict[str, Any], field: str) -> int:
 
 
 def _number(label: Any, numbers: dict[str, int]) -> int:
-    """Return a label that is a number of 64 bits, also in quotes; else one for each label, kept in `numbers`."""
+    """Return a label that is a number and fits 64 bits, also in quotes; else a number per label, kept in `numbers`."""
     if isinstance(label, str) and label.isdecimal():
         label = int(label)
     if isinstance(label, int) and 0 <= label < 2**63:

@@ -251,7 +251,7 @@ class Trace:
             raise ValueError(f"no span starts with prefix={prefix!r} in this trace; it has {listed(names)}")
 
     def _some_span_names(self, cat: str) -> list[str]:
-        """Return some names of spans in the trace. Raises ValueError if there are none."""
+        """Return the names of the trace's spans. Raises ValueError if there are none."""
         if names := self._span_names(cat):
             return names
         raise ValueError(f"this trace has no span (cat {cat!r}): label a step with torch.profiler.record_function")
