@@ -27,7 +27,7 @@ lab: setup ## open the course in JupyterLab (LAB_ARGS="--no-browser --port 9999"
 	$(PY) -m jupyterlab $$root --ServerApp.root_dir="$(CURDIR)" \
 		--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(LAB_ARGS)
 
-check: setup ## in about a minute: lint, format, types, and the tests that need no notebook, browser or interpreter
+check: setup ## in a minute or two: lint, format, types, and the tests that need no notebook, browser or interpreter
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
@@ -54,7 +54,7 @@ reproduce: setup ## run what a post measured, its tables beside ours in reports/
 gpu-report: setup ## on a GPU: check every kernel, stage and the engine, race them, record it in data/ (8 minutes)
 	@PY=$(PY) sh tools/shell/gpu_report.sh
 
-peers: setup ## compile CTranslate2 and llama.cpp into build/peers, for `roseinfer bench offline` and `bench serve` to race; nothing else needs it
+peers: setup ## install CTranslate2 and compile llama.cpp in build/peers, for `roseinfer bench offline` and `bench serve` to race; nothing else needs it
 	@PYTHON="$(PYTHON)" PIP_ARGS="$(PIP_ARGS)" sh tools/shell/peers.sh
 
 tensorboard: setup ## profile a decode step of two stages and serve it to TensorBoard (ARGS="--stages s01,s03 --port 0")
@@ -63,13 +63,13 @@ tensorboard: setup ## profile a decode step of two stages and serve it to Tensor
 notebooks: setup ## run all notebooks again and record their outputs in place
 	$(PY) -m tools.record notebooks/*.ipynb
 
-slides: setup ## a file of slides a lesson in build/slides/, from the recorded notebooks; they show offline
+slides: setup ## one file of slides per lesson in build/slides/, from the recorded notebooks; they show offline
 	@$(PY) -m roseinfer slides notebooks/*.ipynb
 
 book: setup ## the course as a static site in build/book/, from the recorded notebooks; nothing runs, nothing is fetched (REPOSITORY=OWNER/NAME: with buttons that open lessons online)
 	@$(PY) -m tools.book --repository "$(REPOSITORY)"
 
-check-links: setup ## every link of the README, the teacher's kit and the lessons (ARGS=--online asks the web, too)
+check-links: setup ## check every link of the README, docs, the teacher's kit and the lessons (ARGS=--online asks the web, too)
 	@$(PY) -m roseinfer links $(ARGS)
 
 doctor: setup ## one table of what will run here, and how to fix what will not (ARGS=--json)
