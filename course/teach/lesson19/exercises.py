@@ -118,7 +118,9 @@ TEXTS = [
     ([6, 1, 6], 2, 1, 1),
     ([6, 1, 6], 2),
     ([1, 2, 257, 258], 2),  # equal only in their last byte
-    ([8, 9, 5, *range(100, 150), 8, 9], 1),  # the match is far back
+    ([8, 9, 5, *range(100, 1100), 8, 9], 1),  # the match is far back
+    # Equal only where tokens are digits of one number: 1 * base + (base + 1) is 2 * base + 1.
+    *(([1, base + 1, 7, 2, 1], 2) for base in (1000, 50_257, 65_536, 100_000)),
     *draw(_draw_text, 120),
 ]
 LOOKUPS = Comparison(
