@@ -160,9 +160,13 @@ def _explained(part: Expected, name: str, got: Any, want: Any) -> str | None:
 
 
 def _why(part: Expected, results: list[tuple[Case, Any]]) -> str:
-    """Find the mistake that explains the answer in every case, or else in every case that is wrong; "" for none."""
+    """Find the mistake that explains the answer in every case, or else in every case that is wrong; "" for none.
+
+    A truth value has only one other, so that many mistakes would explain the wrong ones alone.
+    """
     wrong = [(case, got) for case, got in results if part.explain(got, part.right(*case))]
-    for to_explain in (results, wrong):
+    are_truths = all(isinstance(part.right(*case), bool) for case, _ in wrong)
+    for to_explain in (results,) if are_truths else (results, wrong):
         for why, mistaken in part.mistakes.items():
             if all(part.explain(got, mistaken(*case)) is None for case, got in to_explain):
                 return why

@@ -176,10 +176,11 @@ def _require_capture(answer: Callable[..., Tensor], handed: tuple[Tensor, ...]) 
 
 def _draw_race(rng: Random) -> tuple[tuple[float, ...], int, int]:
     temperatures = tuple(rng.choice((0.0, 0.3, 0.7, 1.0, 2.0)) for _ in range(rng.randint(1, 5)))
-    return temperatures, rng.randint(2, 9), rng.randint(1, 99)
+    return temperatures, rng.randint(2, 9), rng.randint(1, LARGE + 30)
 
 
 Choice = Callable[[Tensor, Tensor, Tensor], Tensor]
+LARGE = 100  # seeds from here on: logits of a few hundred, whose exp overflows
 # temperature of each row, vocabulary, seed
 RACES = [((0.0,), 3, 1), ((1.0,), 3, 2), ((0.5,), 4, 3), ((0.0, 1.0), 5, 4), ((2.0, 0.0, 0.7), 6, 5), *draw(_draw_race)]
 
@@ -187,7 +188,7 @@ RACES = [((0.0,), 3, 1), ((1.0,), 3, 2), ((0.5,), 4, 3), ((0.0, 1.0), 5, 4), ((2
 def _race_tensors(temperatures: tuple[float, ...], vocab: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """Draw logits, temperatures and noise; each row's winner rings so early that no rounding changes it."""
     generator = torch.Generator().manual_seed(seed)
-    logits = 2 * torch.randn(len(temperatures), vocab, generator=generator)
+    logits = (200 if seed >= LARGE else 2) * torch.randn(len(temperatures), vocab, generator=generator)
     noise = torch.empty_like(logits).exponential_(generator=generator)
     temperature = torch.tensor(temperatures)
     winner = _race(logits, temperature, noise)[:, None]

@@ -151,6 +151,7 @@ def _draw_matrix(rng: Random) -> tuple[Tensor]:
 
 
 MATRICES = [*draw(_draw_matrix), (torch.zeros(2, 3),), (_near_multiples(Random(0), 2, 3, 3),)]
+MATRICES += [(_near_multiples(Random(1), 3, 700, 700),), (2.0**20 * _near_multiples(Random(2), 2, 5, 5),)]
 
 register(
     "12.2",

@@ -62,7 +62,7 @@ ONE_ROW = Comparison(
     ROWS,
     Expected(_product, {why: partial(_product, change=own) for why, own in ROW_MISTAKES.items()}, explain_values),
     inputs("rows of weight", "its columns", "seed"),
-    call=run_loops(_one_row),
+    call=run_loops(_one_row, "weight"),
 )
 
 
@@ -124,7 +124,7 @@ NORMED = Comparison(
     [(1, 2, 0), (2, 3, 1), (4, 8, 2), *draw(lambda rng: (rng.randint(1, 5), rng.randint(2, 9), rng.randint(0, 99)))],
     Expected(_norm_product, NORM_MISTAKES, explain_values),
     inputs("rows of weight", "its columns", "seed"),
-    call=run_loops(_normed),
+    call=run_loops(_normed, "weight"),
 )
 
 
@@ -170,7 +170,7 @@ def _with_cache(answer: Callable[..., Any], *case: int) -> Tensor:
         kept.update(_prompt(*case))
         return kept
 
-    out = run_loops(make, changes=("out", "k_cache", "v_cache"))(answer, *case)
+    out = run_loops(make, "q", changes=("out", "k_cache", "v_cache"))(answer, *case)
     for new, cache in (("k", "k_cache"), ("v", "v_cache")):
         right = np.full_like(kept[cache], np.nan)
         right[kept["slots"]] = kept[new]
@@ -240,7 +240,7 @@ OWN = Comparison(
     [(1, 1, 1, 0), (4, 1, 2, 1), (5, 2, 3, 2), (8, 2, 2, 3), (3, 3, 3, 4), *draw(_draw_batch)],
     Expected(_batch_product, OWN_MISTAKES, explain_values),
     inputs("rows of x", "rows of weight", "its columns", "seed"),
-    call=run_loops(_rows, most_reads=_most_reads),
+    call=run_loops(_rows, "weight", most_reads=_most_reads),
 )
 
 

@@ -30,11 +30,12 @@ def explain_values(got: Any, want: Any) -> str | None:
 
 
 def run_loops(
-    make: Make, changes: tuple[str, ...] = ("out",), most_reads: Callable[..., int] | None = None
+    make: Make, shared: str, changes: tuple[str, ...] = ("out",), most_reads: Callable[..., int] | None = None
 ) -> Callable:
     """Make a call for a Comparison: it runs an answer as plain Python, the tasks of each loop in a drawn order.
 
-    The call raises Wrong for a race, for no parallel loop, and for a changed argument other than those named.
+    The call raises Wrong for a race, for work that threads do not share, and for a changed argument other than those
+    named. shared: the argument whose rows are the work: tasks alone read it, and more than one where it has more rows.
     most_reads: how often a case may read elements of the weight; None for no limit.
     """
 
@@ -53,6 +54,10 @@ def run_loops(
         in_tasks = {array for array, _, _ in log.writes}
         if not log.tasks or "out" in log.written_outside - in_tasks:
             raise Wrong("no threads share this work: loop with prange where out is written")
+        if None in log.readers[shared]:
+            raise Wrong(f"{shared} is read outside of the parallel loop, where one thread works alone")
+        if len(arrays[shared]) > 1 and len(log.readers[shared]) == 1:
+            raise Wrong(f"one task reads all of {shared}, and the other threads wait: share its rows out with prange")
         if most_reads and (reads := log.num_reads["weight"]) > (most := most_reads(*case)):
             raise Wrong(f"the weight's elements are read {reads:,} times, allowed: {most:,}")
         return torch.from_numpy(np.array(arrays["out"]))

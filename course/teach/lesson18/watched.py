@@ -14,6 +14,7 @@ import numba
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+COPIES = ("array", "asarray", "ascontiguousarray", "copy")
 SHARED = ("empty", "zeros", "ones", "full", "empty_like", "zeros_like", "ones_like", "full_like")
 
 
@@ -23,7 +24,8 @@ class Log:
 
     order: draws the order of tasks, None for their own. tasks: how many each loop has. task: the one that runs, None
     outside of all loops. reads, writes: by array, loop and element, the tasks that did so. num_reads: of elements, by
-    array, also outside of loops. written_outside: arrays.
+    array, also outside of loops. readers: by array, the loops and tasks that read it; None: outside of loops.
+    written_outside: arrays.
     """
 
     order: random.Random | None
@@ -32,6 +34,7 @@ class Log:
     reads: dict[tuple[str, int, int], set[int]] = field(default_factory=lambda: defaultdict(set))
     writes: dict[tuple[str, int, int], set[int]] = field(default_factory=lambda: defaultdict(set))
     num_reads: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    readers: dict[str, set[tuple[int, int] | None]] = field(default_factory=lambda: defaultdict(set))
     written_outside: set[str] = field(default_factory=set)
 
     def loop(self, *bounds: int) -> Iterator[int]:
@@ -51,6 +54,7 @@ class Log:
 
     def read(self, name: str, elements: np.ndarray) -> None:
         self.num_reads[name] += elements.size
+        self.readers[name].add(None if self.task is None else (len(self.tasks), self.task))
         self._note(self.reads, name, elements)
 
     def write(self, name: str, elements: np.ndarray) -> None:
@@ -84,13 +88,21 @@ class Watched(NDArrayOperatorsMixin):
             return getattr(self._values, name)
         if name in ("reshape", "ravel", "transpose", "T"):
             return self._view(name)
+        if name in ("copy", "astype"):
+            return lambda *args, **kwargs: self._copied(getattr(self._values, name)(*args, **kwargs))
         return getattr(np.asarray(self), name)  # max, sum and the like read everything
 
     def _view(self, name: str) -> Any:
         values, elements = getattr(self._values, name), getattr(self._elements, name)
         if not callable(values):
-            return Watched(self._log, self._name, values, elements)
-        return lambda *shape: Watched(self._log, self._name, values(*shape), elements(*shape))
+            return type(self)(self._log, self._name, values, elements)
+        return lambda *shape: type(self)(self._log, self._name, values(*shape), elements(*shape))
+
+    def _copied(self, values: np.ndarray) -> Copied:
+        return Copied(self._log, self._name, values, self._elements)
+
+    def _write(self, elements: np.ndarray) -> None:
+        self._log.write(self._name, elements)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         self._log.read(self._name, self._elements)
@@ -99,13 +111,13 @@ class Watched(NDArrayOperatorsMixin):
     def __getitem__(self, index: Any) -> Any:
         values, elements = self._values[_plain(index)], self._elements[_plain(index)]
         if np.ndim(elements):
-            return Watched(self._log, self._name, values, elements)
+            return type(self)(self._log, self._name, values, elements)
         self._log.read(self._name, np.asarray(elements))
         return values
 
     def __setitem__(self, index: Any, value: Any) -> None:
         value = _plain(value)
-        self._log.write(self._name, np.asarray(self._elements[_plain(index)]))
+        self._write(np.asarray(self._elements[_plain(index)]))
         self._values[_plain(index)] = value
 
     def __iter__(self) -> Iterator[Any]:
@@ -128,6 +140,14 @@ class Watched(NDArrayOperatorsMixin):
         return function(*map(_plain, args), **{name: _plain(value) for name, value in kwargs.items()})
 
 
+class Copied(Watched):
+    """A copy of a watched array: to read it is to load these values once more, and to write it changes no other."""
+
+    def _write(self, elements: np.ndarray) -> None:
+        if self._log.task is None:
+            self._log.write(f"a copy of {self._name}", elements)
+
+
 def _plain(value: Any) -> Any:
     """Read the numbers of a watched array, or of several in a tuple, as an index has them."""
     if isinstance(value, Watched):
@@ -145,6 +165,10 @@ class _Shared:
 
     def __getattr__(self, name: str) -> Any:
         made = getattr(np, name)
+        if name in COPIES:
+            return lambda given, *args, **kwargs: (
+                given.copy() if isinstance(given, Watched) else made(given, *args, **kwargs)
+            )
         if name not in SHARED:
             return made
 

@@ -118,7 +118,9 @@ TEXTS = [
     ([6, 1, 6], 2, 1, 1),
     ([6, 1, 6], 2),
     ([1, 2, 257, 258], 2),  # equal only in their last byte
-    ([8, 9, 5, *range(100, 150), 8, 9], 1),  # the match is far back
+    ([8, 9, 5, *range(100, 1100), 8, 9], 1),  # the match is far back
+    # Equal only where tokens are digits of one number: 1 * base + (base + 1) is 2 * base + 1.
+    *(([1, base + 1, 7, 2, 1], 2) for base in (1000, 50_257, 65_536, 100_000)),
     *draw(_draw_text, 120),
 ]
 LOOKUPS = Comparison(
@@ -255,6 +257,7 @@ TIMES: list[tuple[Times, float]] = [
     ([1.0, 1.5, 1.75], 0.5),
     ([1.0, 3.0, 3.0, 3.0, 3.0, 3.0], 1.0),
     ([1.0, 1.96], 1.0),  # an acceptance of 1 is not a little less
+    ([1.0, 1.9999], 1.0),
     ([1.0, 1.25, 2.0, 2.0, 2.0, 2.0, 2.0], 0.9),
     ([1.0, 1.1, 1.2, 1.3, 1.4], 0.05),
     ([1.0, 1.1, 1.2, 1.3, 1.4], 0.8),

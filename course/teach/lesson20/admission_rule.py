@@ -69,7 +69,8 @@ def explain_truth(got: Any, want: bool) -> str | None:
 
 
 def _draw_state(rng: Random) -> tuple[int, int, Seconds, float]:
-    ends = sorted(rng.randint(0, 64) / 4 for _ in range(rng.choice((0, 1, 2, 3, 5, 9))))
+    latest = rng.choice((64, 64, 2, 0))  # quarters of a second: answers may end at the same time
+    ends = sorted(rng.randint(0, latest) / 4 for _ in range(rng.choice((0, 1, 2, 3, 5, 9))))
     ends = [100.0 + end for end in ends]
     return rng.randint(0, 9), rng.choice((0, 0, 0, 1, 3, 9)), ends, rng.randint(1, 48) / 4
 
@@ -84,6 +85,8 @@ STATES: list[tuple[int, int, Seconds, float]] = [
     (0, 1, [1.0, 9.0], 1.0),
     (2, 0, [1.0, 2.0, 5.0], 6.0),
     (2, 0, [1.0, 4.0, 5.0], 3.0),
+    (2, 0, [1.0, 1.0], 1.0),
+    (3, 0, [1.0, 1.0, 3.0], 3.5),
     *draw(_draw_state, 120),
 ]
 ADMISSIONS = Comparison(

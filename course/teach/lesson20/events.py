@@ -9,6 +9,7 @@ from random import Random
 Chunks = list[bytes]
 Texts = list[list[str]]
 DONE = "[DONE]"
+ANOTHER_STREAM = b"data: another\ndata: stream"  # cut in the middle of an event
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Rules:
     is_late: bool = False
     gives_done: bool = False
     ends_at_done: bool = True
+    done_is_a_line: bool = False
     data: Callable[[str], str] = lambda text: text.removeprefix(" ")
     needs_space: bool = False
     keeps_comments: bool = False
@@ -65,7 +67,7 @@ class Reader:
         if not data and not rules.keeps_empty:
             return []
         text = rules.between.join(data)
-        if text == DONE:
+        if text == DONE or (rules.done_is_a_line and DONE in data):
             self._is_done = True
             return [text] if rules.gives_done else []
         return [text]
@@ -86,6 +88,13 @@ def texts_of(rules: Rules) -> Callable[[Chunks], Texts]:
     return read
 
 
+def mixed_up(chunks: Chunks) -> Texts:
+    """Read the chunks with what was read of another stream before."""
+    reader = Reader()
+    reader.feed(ANOTHER_STREAM)
+    return [reader.feed(chunk) for chunk in chunks]
+
+
 MISTAKES = {
     "an event may be cut anywhere: keep what is not complete for the next call": Rules(keeps_rest=False),
     "a chunk may hold several events": Rules(most_of_a_chunk=1),
@@ -93,6 +102,7 @@ MISTAKES = {
     "an event is complete at its empty line: give it then": Rules(is_late=True),
     "[DONE] is the end of the stream, not a text": Rules(gives_done=True),
     "nothing counts after [DONE]": Rules(ends_at_done=False),
+    "[DONE] ends the stream only if it is the whole text of an event": Rules(done_is_a_line=True),
     "only one space after the colon is not part of the text": Rules(data=str.strip),
     "the space after the colon is not part of the text": Rules(data=str),
     "the space after the colon may be missing": Rules(needs_space=True),
@@ -102,7 +112,8 @@ MISTAKES = {
     "an event without a data line is no event": Rules(keeps_empty=True),
 }
 
-WORDS = ("a", "ü", "🦀", "data: x", '{"text":"if "}', " two ", "0", "", "say [DONE]", "one\u2028line", "one\x85line")
+WORDS = ("a", "ü", "🦀", "data: x", '{"text":"if "}', " two ", "0", "", "say [DONE]")
+WORDS += ("one\u2028line", "one\x85line", "one\rline", "\ttab\t")
 
 
 def draw_stream(rng: Random) -> tuple[Chunks]:
@@ -112,9 +123,11 @@ def draw_stream(rng: Random) -> tuple[Chunks]:
     for _ in range(rng.randint(1, 4)):
         if rng.random() < 0.2:
             lines += [b": still here"] + [b""] * rng.randint(0, 1)
-        for _ in range(1 + (rng.random() < 0.2)):
+        parts = 1 + (rng.random() < 0.2)
+        for _ in range(parts):
             space = b" " if rng.random() < 0.8 else b""
-            lines.append(b"data:" + space + rng.choice(WORDS).encode())
+            word = rng.choice(WORDS) if parts == 1 else rng.choice((*WORDS, DONE))
+            lines.append(b"data:" + space + word.encode())
         lines.append(b"")
     if rng.random() < 0.4:
         lines += [b"data: [DONE]", b""] + ([b"data: more", b""] if rng.random() < 0.3 else [])
@@ -148,4 +161,8 @@ STREAMS: list[tuple[Chunks]] = [
     ([b"data: [DONE]\n\n"],),
     ([b"data: a\n\ndata: [DONE]\n\n", b"data: b\n\n"],),
     ([b"\n\ndata: a\n\n"],),
+    ([b"data: [DONE]\ndata: a\n\n", b"data: b\n\n"],),
+    ([b"data: a\ndata: [DONE]\n\ndata: b\n\n"],),
+    ([b"data: one\rline\n\n"],),
+    ([b"data:\ta\n\n"],),
 ]

@@ -8,13 +8,15 @@ from ..exercises.drawn import Comparison, Expected, draw, inputs
 from ..exercises.exercise import register
 from ..exercises.wrong import Wrong
 from .admission_rule import ADMISSIONS
-from .events import MISTAKES, STREAMS, Chunks, Rules, Texts, draw_stream, texts_of
+from .events import ANOTHER_STREAM, MISTAKES, STREAMS, Chunks, Rules, Texts, draw_stream, mixed_up, texts_of
 from .open_loop_checks import OPEN_LOOP
 from .quality_checks import QUALITIES
 
 
 def texts_by_chunk(answer: Any, chunks: Chunks) -> Texts:
-    """Collect what a reader gives after each chunk."""
+    """Collect what a reader gives after each chunk, while another reader is in the middle of another stream."""
+    another = answer()
+    another.feed(ANOTHER_STREAM)
     reader = answer()
     found = [reader.feed(chunk) for chunk in chunks]
     if any(texts is None for texts in found):
@@ -24,7 +26,13 @@ def texts_by_chunk(answer: Any, chunks: Chunks) -> Texts:
 
 EVENTS = Comparison(
     [*STREAMS, *draw(draw_stream, 150)],
-    Expected(texts_of(Rules()), {why: texts_of(rules) for why, rules in MISTAKES.items()}),
+    Expected(
+        texts_of(Rules()),
+        {
+            **{why: texts_of(rules) for why, rules in MISTAKES.items()},
+            "another reader reads another stream: keep what was read in the object, not in its class": mixed_up,
+        },
+    ),
     inputs("chunks"),
     texts_by_chunk,
 )

@@ -117,8 +117,11 @@ def part(name: str, answer: OpenLoop) -> Callable[..., Any]:
 
 
 def _draw_load(rng: Random) -> tuple[Seconds, Seconds, Seconds]:
-    """Draw a load in quarters of a second, in which answers end long after the last request is sent."""
-    count = rng.randint(1, 5)
+    """Draw a load in quarters of a second, in which answers end long after the last request is sent.
+
+    Some loads have more requests than a client would hold back by a limit of its own.
+    """
+    count = rng.choice((1, 2, 3, 4, 5, 40))
     arrivals = sorted(rng.randint(0, 16) / 4 for _ in range(count))
     works = [rng.choice((0.0, 0.0, 0.0, 1.0, 2.5)) for _ in range(count)]
     answers = [32.0 + rng.randint(0, 64) / 4 + number / 64 for number in range(count)]

@@ -80,6 +80,14 @@ QUALITY = {
                 len(complete(records)) / (max(r.last for r in records if r.last) - records[0].arrival or inf)
             ),
             "only complete answers count": lambda records, *limits: len(records) / seconds_of(records),
+            "from the first arrival of any request, also of one that was refused": lambda records, *limits: (
+                len(complete(records))
+                / (max(r.last for r in records if r.last is not None) - min(r.arrival for r in complete(records)))
+            ),
+            "until the last token of any request, also of one that failed": lambda records, *limits: (
+                len(complete(records))
+                / (max(r.last for r in complete(records) if r.last is not None) - min(r.arrival for r in records))
+            ),
             "from the first arrival: a load does not begin at second 0": lambda records, *limits: (
                 len(complete(records)) / max(r.last for r in records if r.last is not None)
             ),
@@ -133,22 +141,35 @@ QUALITY = {
 }  # fmt: skip
 
 
-def _record(rng: Random, begin: float, parts: int) -> Record:
+def _answer(rng: Random, begin: float, parts: int) -> Record:
+    """Draw a complete answer."""
     arrival = begin + rng.randint(0, 40) / 8
-    how = rng.choice(("complete", "complete", "complete", "refused", "failed"))
-    if how == "refused" or (how == "failed" and rng.random() < 0.5):
-        return Record(arrival, None, None, 0, how)
     tokens = rng.choice((1, 2, 3, 5, 9))
     first = arrival + rng.randint(1, parts) / parts
-    return Record(arrival, first, first + (tokens - 1) * rng.randint(1, 4) / 8, tokens, how)
+    return Record(arrival, first, first + (tokens - 1) * rng.randint(1, 4) / 8, tokens, "complete")
+
+
+def _record(rng: Random, begin: float, parts: int) -> Record:
+    how = rng.choice(("complete", "complete", "complete", "refused", "failed"))
+    if how == "refused" or (how == "failed" and rng.random() < 0.5):
+        return Record(begin + rng.randint(0, 40) / 8, None, None, 0, how)
+    return _answer(rng, begin, parts)._replace(how=how)
 
 
 def _draw_records(rng: Random) -> tuple[Records, float, float]:
-    count = rng.choice((1, 2, 3, 4, 6, 250))
+    count = rng.choice((1, 2, 3, 4, 6, 100, 250))
     begin = rng.choice((0.0, 2.0, 100.0))
     parts = 8 if count < 100 else 8192  # of a second: in a large load no two TTFTs are the same
     records = [_record(rng, begin, parts) for _ in range(count)]
+    # The first to arrive, and the last to end, may be of any kind.
     records.append(Record(begin, begin + rng.randint(1, parts) / parts, begin + 3.0, 5, "complete"))
+    if rng.random() < 0.5:
+        records.append(Record(begin - rng.randint(1, 8) / 8, None, None, 0, "refused"))
+    if rng.random() < 0.5:
+        records.append(Record(begin, begin + 1.0, begin + 20.0 + rng.randint(1, 8) / 8, 9, "failed"))
+    if count == 100:  # of complete answers, where rounding by hand goes wrong
+        lacking = 100 - len(complete(records))
+        records += [_answer(rng, begin, parts) for _ in range(lacking)]
     return rng.sample(records, len(records)), rng.randint(2, 8) / 8, rng.randint(1, 4) / 8
 
 
@@ -164,6 +185,8 @@ LOADS: list[tuple[Records, float, float]] = [
     ([one(0.0, 0.5, 2.5, 3), one(1.0, 1.5, 2.5, 3)], 0.5, 0.5),
     ([one(0.0, 0.5, 1.5, 3), Record(0.5, None, None, 0, "refused")], 0.5, 0.5),
     ([one(0.0, 0.5, 1.5, 3), one(0.5, 0.75, 1.0, 2, "failed")], 0.5, 0.5),
+    ([Record(0.0, None, None, 0, "refused"), one(0.5, 1.0, 2.0, 3)], 0.5, 0.5),
+    ([one(0.0, 0.5, 1.5, 3), one(0.5, 0.75, 3.0, 2, "failed")], 0.5, 0.5),
     *draw(_draw_records, 60),
 ]
 QUALITIES = Comparison(LOADS, QUALITY, inputs("records", "ttft_limit", "tpot_limit"))

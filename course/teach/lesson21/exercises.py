@@ -14,7 +14,7 @@ from ..exercises.drawn import Comparison, Expected, draw, inputs
 from ..exercises.exercise import register
 from ..exercises.wrong import Wrong
 
-Rows = list[list[int]]
+Rows = list[list[float]]
 
 # 21.1
 
@@ -24,7 +24,9 @@ MLP = ("x", "w1", "b1", "w2", "b2", "rank", "size")
 def as_arrays(answer: Callable[..., Any], *case: Any) -> Any:
     *matrices, rank, size = case
     arrays = [np.array(m, dtype=np.float64) for m in matrices]
-    got = answer(*(array.copy() for array in arrays), rank, size)
+    got = answer(*arrays, rank, size)
+    for given, array in zip(matrices, arrays, strict=True):
+        given[:] = array.tolist()  # where the comparison sees what the answer has changed
     if got is None:
         raise Wrong("you return None: is a `return` missing?")
     return np.asarray(got).tolist()
@@ -72,7 +74,8 @@ PARTIAL_MISTAKES: dict[str, Callable[..., Any]] = {
 
 
 def _matrix(rng: Random, rows: int, columns: int) -> Rows:
-    return [[rng.randint(-3, 3) for _ in range(columns)] for _ in range(rows)]
+    """Draw halves, whose products and sums are exact."""
+    return [[rng.randint(-6, 6) / 2 for _ in range(columns)] for _ in range(rows)]
 
 
 def _draw_mlp(rng: Random) -> tuple[Any, ...]:
@@ -180,7 +183,9 @@ register("21.3", Comparison(RINGS, Expected(ring_chunks, RING_MISTAKES), inputs(
 # 21.4
 
 
-def run_layer(answer: Callable[..., Any], x: Rows, weight: Rows, bias: list[int] | None, other: Rows) -> dict[str, Any]:
+def run_layer(
+    answer: Callable[..., Any], x: Rows, weight: Rows, bias: list[float] | None, other: Rows
+) -> dict[str, Any]:
     """Run x through a layer, beside a rank that gives `other` to the sum."""
     sums = []
 
@@ -188,6 +193,8 @@ def run_layer(answer: Callable[..., Any], x: Rows, weight: Rows, bias: list[int]
         sums.append(y.tolist())
         return y.add_(torch.tensor(other, dtype=torch.float32))
 
+    neighbour = answer(torch.full((len(weight), len(x[0])), 7.0), None, lambda y: y)
+    neighbour(torch.ones(len(x), len(x[0])))  # a model has a layer of the same shape beside this one
     held = [torch.tensor(m, dtype=torch.float32) for m in (x, weight)]
     bias_held = None if bias is None else torch.tensor(bias, dtype=torch.float32)
     layer = answer(held[1].clone(), bias_held, all_reduce)
@@ -201,15 +208,18 @@ def run_layer(answer: Callable[..., Any], x: Rows, weight: Rows, bias: list[int]
     result = {"what all_reduce gets": sums[0], "forward(x)": got.tolist(), "calls of all_reduce": len(sums)}
     if layer(held[0].clone()).tolist() != result["forward(x)"]:
         raise Wrong("a second call of forward gives another result: a call must not change the layer")
+    mirrored = [[-value for value in row] for row in x]
+    if layer(-held[0]).tolist() != layer_result(mirrored, weight, bias, other):
+        raise Wrong("a call with another x of the same shape gives a wrong result: keep nothing of an earlier call")
     return result
 
 
-def layer_result(x: Rows, weight: Rows, bias: list[int] | None, other: Rows) -> list[list[float]]:
+def layer_result(x: Rows, weight: Rows, bias: list[float] | None, other: Rows) -> list[list[float]]:
     y = np.array(x) @ np.array(weight).T + np.array(other)
     return (y + (0 if bias is None else np.array(bias))).astype(float).tolist()
 
 
-def layer_part(x: Rows, weight: Rows, bias: list[int] | None, other: Rows) -> list[list[float]]:
+def layer_part(x: Rows, weight: Rows, bias: list[float] | None, other: Rows) -> list[list[float]]:
     """Compute what this rank gives to the sum."""
     return (np.array(layer_result(x, weight, bias, other)) - np.array(other)).tolist()
 

@@ -243,6 +243,7 @@ register(
 # H, D, positions, the power of ten that theta is: a case with a large theta is no larger
 Turn = tuple[int, int, list[int], int]
 LAST = 300
+FAR = 2000
 
 
 def _draw_turn(rng: Random) -> Turn:
@@ -258,6 +259,7 @@ TURNS: list[Turn] = [
     (3, 4, [5, 6, 7], 2),  # as many tokens as heads
     (2, 8, [7], 4),  # a decode step: one token, at a late position
     (2, 8, [3, 200, 3], 4),
+    (2, 8, [FAR, 1], 4),
     (1, 4, [2, 9, 4, 1], 6),
     *draw(_draw_turn),
 ]
@@ -272,7 +274,7 @@ def _given(num_heads: int, head_dim: int, positions: list[int], _: int) -> tuple
 def _turned(num_heads: int, head_dim: int, positions: list[int], power: int, shift: int = 0) -> Tensor:
     """Rotate as the library's models do."""
     x, at = _given(num_heads, head_dim, positions, power)
-    rotation = Rotation(Rope(rope_theta=10.0**power), head_dim, length=LAST + 1 + shift)
+    rotation = Rotation(Rope(rope_theta=10.0**power), head_dim, length=FAR + 1 + shift)
     return rotate(x, *rotation(at + shift, x.dtype))
 
 

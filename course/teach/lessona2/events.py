@@ -21,12 +21,12 @@ class Event(NamedTuple):
 
     name: str
     cat: str
-    ts: int
-    dur: int
+    ts: float
+    dur: float
     tid: int = 1
 
     @property
-    def end(self) -> int:
+    def end(self) -> float:
         return self.ts + self.dur
 
 
@@ -35,21 +35,26 @@ Events = list[Event]
 OTHER_LIBRARIES = [Event("mylib::aten::cat", OP, 1, 2), Event("aten_helper", OP, 4, 2)]
 
 
-def op(name: str, ts: int, end: int, tid: int = 1) -> Event:
+def op(name: str, ts: float, end: float, tid: int = 1) -> Event:
     return Event(f"aten::{name}", OP, ts, end - ts, tid)
 
 
-def span(ts: int, end: int, tid: int = 1, name: str = FORWARD) -> Event:
+def span(ts: float, end: float, tid: int = 1, name: str = FORWARD) -> Event:
     return Event(name, SPAN, ts, end - ts, tid)
 
 
-def kernel(ts: int, end: int, tid: int = 7, cat: str = KERNEL, name: str = "gemm") -> Event:
+def kernel(ts: float, end: float, tid: int = 7, cat: str = KERNEL, name: str = "gemm") -> Event:
     return Event(name, cat, ts, end - ts, tid)
 
 
 def many_ops(since: int = 0) -> Events:
     """Make one op of each name of MANY, one a microsecond."""
     return [op(name, ts, ts + 1) for ts, name in enumerate(MANY, start=since)]
+
+
+def in_quarters(events: Sequence[Event]) -> Events:
+    """Make all times a quarter as long: a trace has nanoseconds, so a time in microseconds has a fraction."""
+    return [event._replace(ts=event.ts / 4, dur=event.dur / 4) for event in events]
 
 
 def in_order(events: Sequence[Event]) -> Events:

@@ -18,7 +18,7 @@ def is_work(event: Event) -> bool:
     return event.cat in DEVICE_WORK
 
 
-def gaps_between(work: Events) -> list[int]:
+def gaps_between(work: Events) -> list[float]:
     """List the times between pieces of work in which none of them runs, zeros included."""
     found = []
     for number, event in enumerate(work[1:], start=1):
@@ -29,7 +29,7 @@ def gaps_between(work: Events) -> list[int]:
 def idle(
     events: Events,
     keep: Callable[[Event], bool] = is_work,
-    gaps_of: Callable[[Events], list[int]] = gaps_between,
+    gaps_of: Callable[[Events], list[float]] = gaps_between,
     unit: float = 1,
     with_zeros: bool = False,
 ) -> Rows:
@@ -37,25 +37,25 @@ def idle(
     return Rows(("gaps", "idle_ms"), [(len(gaps), sum(gaps) / US_PER_MS * unit)])
 
 
-def _since_the_last(work: Events) -> list[int]:
+def _since_the_last(work: Events) -> list[float]:
     return [max(0, after.ts - before.end) for before, after in zip(work, work[1:], strict=False)]
 
 
-def _by_stream(work: Events) -> list[int]:
+def _by_stream(work: Events) -> list[float]:
     streams = {event.tid: [other for other in work if other.tid == event.tid] for event in work}
     return [gap for own in streams.values() for gap in gaps_between(own)]
 
 
-def _or_touching(work: Events) -> list[int]:
+def _or_touching(work: Events) -> list[float]:
     until = [max(other.end for other in work[:number]) for number in range(1, len(work))]
     return [event.ts - end for event, end in zip(work[1:], until, strict=True) if event.ts >= end]
 
 
-def _signed(work: Events) -> list[int]:
+def _signed(work: Events) -> list[float]:
     return [after.ts - before.end for before, after in zip(work, work[1:], strict=False)]
 
 
-def _from_zero(work: Events) -> list[int]:
+def _from_zero(work: Events) -> list[float]:
     return [*([work[0].ts] if work else []), *gaps_between(work)]
 
 

@@ -54,7 +54,7 @@ class QueryBench:
         if events not in self._numbers:
             number = self._numbers[events] = len(self._numbers)
             rows = [
-                (number, id, 1000 * event.ts, 1000 * event.dur, event.cat, event.name, event.tid, 1, None)
+                (number, id, round(1000 * event.ts), round(1000 * event.dur), event.cat, event.name, event.tid, 1, None)
                 for id, event in enumerate(events)
             ]
             if rows:

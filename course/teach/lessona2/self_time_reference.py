@@ -12,7 +12,7 @@ from .rows import Rows
 US_PER_MS = 1e3
 NOT_ATEN = "an op's name begins with `aten::`, and `cpu_op` has ops of other libraries, too"
 
-Inner = Callable[[Events, Event], Iterable[int]]  # the durations that are subtracted from an op's
+Inner = Callable[[Events, Event], Iterable[float]]  # the durations that are subtracted from an op's
 
 
 def callers(events: Events, event: Event) -> Events:
@@ -20,12 +20,12 @@ def callers(events: Events, event: Event) -> Events:
     return [other for other in events if contains(other, event)]
 
 
-def called(events: Events, event: Event) -> list[int]:
+def called(events: Events, event: Event) -> list[float]:
     ops = [other for other in events if is_op(other)]
     return [other.dur for other in ops if (around := callers(ops, other)) and around[-1] is event]
 
 
-def all_below(events: Events, event: Event) -> list[int]:
+def all_below(events: Events, event: Event) -> list[float]:
     return [other.dur for other in events if is_op(other) and contains(event, other)]
 
 
@@ -48,18 +48,18 @@ def _callers_alone(events: Events) -> Rows:
     return self_times(events, keep=lambda event: is_op(event) and bool(called(events, event)))
 
 
-def outermost(events: Events, event: Event) -> list[int]:
+def outermost(events: Events, event: Event) -> list[float]:
     """List the durations of the ops whose outermost caller this is."""
     ops = [other for other in events if is_op(other)]
     return [other.dur for other in ops if (around := callers(ops, other)) and around[0] is event]
 
 
-def _with_spans(events: Events, event: Event) -> list[int]:
+def _with_spans(events: Events, event: Event) -> list[float]:
     """List the durations of what is directly inside, as if a span were an op."""
     return [other.dur for other in events if (around := callers(events, other)) and around[-1] is event]
 
 
-def _any_thread(events: Events, event: Event) -> list[int]:
+def _any_thread(events: Events, event: Event) -> list[float]:
     return called([each._replace(tid=1) for each in events], event._replace(tid=1))
 
 

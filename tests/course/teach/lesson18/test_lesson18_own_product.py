@@ -94,11 +94,38 @@ def by_columns(out, x, weight, bias):
             out[n, m] = sums[n] + bias[m]
 
 
+def row_copied(out, x, weight, bias):
+    """A task copies its row of the weight, and loads the copy for each row of x."""
+    for m in prange(len(weight)):
+        row = weight[m].copy()
+        for n in range(len(x)):
+            out[n, m] = (row * x[n]).sum() + bias[m]
+
+
+def copied_by_numpy(out, x, weight, bias):
+    held = np.ascontiguousarray(weight)
+    for m in prange(len(weight)):
+        for n in range(len(x)):
+            out[n, m] = (held[m] * x[n]).sum() + bias[m]
+
+
+def with_its_own_row(out, x, weight, bias):
+    """Right: what a task writes to its copy is its own."""
+    for m in prange(len(weight)):
+        sums = x[:, 0].copy()
+        sums[:] = bias[m]
+        for k in range(x.shape[1]):
+            sums += weight[m, k] * x[:, k]
+        out[:, m] = sums
+
+
 test_wrong_products = wrong_answers(
     "18.4",
     {
         "the stage's": (the_stages, "the weight's elements are read"),
         "pairs": (in_pairs, "the weight's elements are read"),
+        "a copy of the row": (row_copied, "the weight's elements are read"),
+        "a copy of all": (copied_by_numpy, "the weight's elements are read"),
         "without the rest": (rest_forgotten, "values differ"),
         "one row is another's": (one_row_wrong, "values differ, first at"),
         "rows of x as tasks": (rows_as_tasks, "the weight's elements are read"),
@@ -124,14 +151,6 @@ def eight_rows(out, x, weight, bias):
                 out[first + i, m] = sums[i]
 
 
-def row_copied(out, x, weight, bias):
-    """A task copies its row of the weight, and reads the copy."""
-    for m in prange(len(weight)):
-        row = weight[m].copy()
-        for n in range(len(x)):
-            out[n, m] = (row * x[n]).sum() + bias[m]
-
-
 test_right_products = right_answers(
-    "18.4", {"all rows at once": by_columns, "eight rows": eight_rows, "a copy of the row": row_copied}
+    "18.4", {"all rows at once": by_columns, "eight rows": eight_rows, "its own row": with_its_own_row}
 )

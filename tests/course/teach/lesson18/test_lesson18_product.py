@@ -60,6 +60,20 @@ def a_dict(out, x, weight, bias):
         out[m] = held["total"] + bias[m]
 
 
+def shared_in_name(out, x, weight, bias):
+    """A loop with threads that has nothing to do, and all work in a serial one."""
+    for m in prange(len(weight)):
+        out[m] = 0
+    for m in range(len(weight)):
+        out[m] = (weight[m] * x).sum() + bias[m]
+
+
+def in_one_task(out, x, weight, bias):
+    for _ in prange(1):
+        for m in range(len(weight)):
+            out[m] = (weight[m] * x).sum() + bias[m]
+
+
 def last_column_missing(out, x, weight, bias):
     for m in prange(len(weight)):
         total = np.float32(0)
@@ -76,6 +90,8 @@ test_wrong_rows = wrong_answers(
         "one total for all tasks": (shared_total, "there is a race. its own array"),
         "without threads": (in_turn, "loop with prange"),
         "no loop": (at_once, "loop with prange"),
+        "shared in name": (shared_in_name, "weight is read outside of the parallel loop"),
+        "in one task": (in_one_task, "one task reads all of weight"),
         "returned": (returns, "returns something"),
         "changes x": (changes_x, "x was handed in"),
         "a dict of two types": (a_dict, "Numba cannot compile it"),

@@ -6,12 +6,14 @@ import asyncio
 import codecs
 import re
 import statistics
+import time
 from math import ceil
 
 import numpy as np
 import pytest
 from wrong_answers import right_answers, wrong_answers
 
+from course.teach import check
 from course.teach.exercises.wrong import Wrong
 from course.teach.lesson20 import admission_rule, open_loop_checks, quality_checks
 from course.teach.lesson20.events import Reader, Rules
@@ -68,6 +70,28 @@ class SplitsAtBlankLines:
         return [event.decode().removeprefix("data: ") for event in events]
 
 
+class SharedParts:
+    """Keeps the parts of an event in a list of the class."""
+
+    parts: list[str] = []
+
+    def __init__(self):
+        self.rest, self.is_done = b"", False
+
+    def feed(self, chunk):
+        *lines, self.rest = (self.rest + chunk).split(b"\n")
+        found = []
+        for line in (line.removesuffix(b"\r").decode() for line in lines):
+            if line.startswith("data:"):
+                self.parts.append(line[5:].removeprefix(" "))
+            elif not line and self.parts:
+                text = "\n".join(self.parts)
+                self.parts.clear()
+                self.is_done = self.is_done or text == "[DONE]"
+                found += [] if self.is_done else [text]
+        return found
+
+
 test_wrong_readers = wrong_answers(
     "20.1",
     {
@@ -77,6 +101,8 @@ test_wrong_readers = wrong_answers(
         "late": (reader(is_late=True), "an event is complete at its empty line"),
         "gives [DONE]": (reader(gives_done=True), "is the end of the stream, not a text"),
         "strips": (reader(data=str.strip), "only one space after the colon"),
+        "[DONE] in a line": (reader(done_is_a_line=True), "only if it is the whole text of an event"),
+        "parts in the class": (SharedParts, "keep what was read in the object, not in its class"),
         "None": (ReturnsNothing, "feed returned None: return the list of texts, which may be empty"),
         "a text": (OneText, "you return"),
         "all so far": (JoinsAll, "you return"),
@@ -156,6 +182,16 @@ def interpolated(records, *limits):
     return statistics.quantiles(found, n=100, method="inclusive")[98] if len(found) > 1 else found[0]
 
 
+def at_99_percent(records, *limits):
+    found = sorted(map(quality_checks.ttft, quality_checks.complete(records)))
+    return found[min(int(0.99 * len(found)), len(found) - 1)]
+
+
+def from_the_first_complete(records, *limits):
+    complete = quality_checks.complete(records)
+    return len(complete) / (max(r.last or 0 for r in records) - min(r.arrival for r in complete))
+
+
 test_wrong_qualities = wrong_answers(
     "20.2",
     {
@@ -169,6 +205,8 @@ test_wrong_qualities = wrong_answers(
             "a percentile, not the largest",
         ),
         "interpolated": (quality(p99_ttft=interpolated), "p99_ttft"),
+        "one rank too high at 100 answers": (quality(p99_ttft=at_99_percent), "p99_ttft"),
+        "from the first complete one": (quality(throughput=from_the_first_complete), "also of one that was refused"),
         "three values": (
             lambda *case: (1.0, 2.0, 3.0),
             "expected (throughput, goodput, attained, p99_ttft), got (1.0, 2.0, 3.0)",
@@ -260,6 +298,27 @@ async def from_zero(arrivals, send, now):
     return await asyncio.gather(*map(one, range(len(arrivals))))
 
 
+async def eight_at_a_time(arrivals, send, now):
+    begin, slots = now(), asyncio.Semaphore(8)
+
+    async def one(number):
+        await asyncio.sleep(begin + arrivals[number] - now())
+        async with slots:
+            await send(number)
+        return now() - begin - arrivals[number]
+
+    return await asyncio.gather(*map(one, range(len(arrivals))))
+
+
+async def holds_up_all(arrivals, send, now):
+    begin, tasks = now(), []
+    for number, arrival in enumerate(arrivals):
+        time.sleep(max(0.0, begin + arrival - now()))
+        tasks.append(asyncio.ensure_future(send(number)))
+    await asyncio.gather(*tasks)
+    return [now() - begin - arrival for arrival in arrivals]
+
+
 test_wrong_loops = wrong_answers(
     "20.3",
     {
@@ -274,6 +333,8 @@ test_wrong_loops = wrong_answers(
         "twice": (sends_twice, "request 0 is sent twice"),
         "waits for nothing": (never_ends, "nothing is left to wait for"),
         "from zero": (from_zero, "latencies"),
+        "eight at a time": (eight_at_a_time, "sent"),
+        "time.sleep": (holds_up_all, "time.sleep holds up everything"),
     },
 )
 
@@ -351,6 +412,13 @@ def test_an_error_on_the_virtual_clock_is_raised():
 # 20.4
 
 
+def by_a_rate_of_no_seconds(queued, free, ends, limit):
+    if len(ends) < 2 or queued < free:
+        return True
+    rate = (len(ends) - 1) / (ends[-1] - ends[0])
+    return (queued + 1 - free) / rate <= limit
+
+
 test_wrong_rules = wrong_answers(
     "20.4",
     {
@@ -366,12 +434,22 @@ test_wrong_rules = wrong_answers(
             lambda queued, free, ends, limit: (queued + 1 - free) * (ends[-1] - ends[0]) / (len(ends) - 1) <= limit,
             "IndexError",
         ),
+        "a rate of no seconds": (by_a_rate_of_no_seconds, "ZeroDivisionError"),
+        "a second more": (
+            lambda queued, free, ends, limit: admission_rule.admit(queued, free, ends, limit + 1),
+            "got True, expected False",
+        ),
         "refuses at first": (
             lambda *state: len(state[2]) >= 2 and admission_rule.admit(*state),
             "got False, expected True",
         ),
     },
 )
+
+
+def test_a_truth_value_is_explained_only_by_a_mistake_that_gives_all_of_them():
+    verdict = check("20.4", lambda queued, free, ends, limit: admission_rule.admit(queued, free, ends, limit + 1))
+    assert verdict.mistake.endswith("got True, expected False")
 
 
 def by_rate(num_queued, num_free, ends, limit):

@@ -27,11 +27,24 @@ def no_return(x, w1, b1, w2, b2, rank, size):
     exercises.partial_mlp(x, w1, b1, w2, b2, rank, size)
 
 
+def whole_numbers(x, w1, b1, w2, b2, rank, size):
+    return exercises.partial_mlp(x, w1.astype(int), b1, w2, b2, rank, size)
+
+
+def in_place(x, w1, b1, w2, b2, rank, size):
+    part = slice(rank * len(b1) // size, (rank + 1) * len(b1) // size)
+    b1 += (x @ w1)[0] * 0
+    b2 *= rank == 0
+    return np.maximum(x @ w1[:, part] + b1[part], 0) @ w2[part] + b2
+
+
 test_wrong_parts = wrong_answers(
     "21.1",
     {
         "cut by inputs": (rows_of_w1, "you return"),
         "in another order": (last_share_first, "you return"),
+        "whole numbers": (whole_numbers, "you return"),
+        "the caller's bias": (in_place, "you have changed what you were called with"),
         "no return": (no_return, "is a `return` missing?"),
     },
 )
@@ -219,12 +232,33 @@ class ForgetsTheBias(Layer):
         return self.all_reduce(y)
 
 
+class WeightOfTheClass(Layer):
+    held: dict[torch.Size, torch.Tensor] = {}
+
+    def __init__(self, weight, bias, all_reduce):
+        super().__init__(None, bias, all_reduce)
+        self.shape = weight.shape
+        self.held[self.shape] = self.held.get(self.shape, weight)
+
+    def forward(self, x):
+        return self.all_reduce(torch.nn.functional.linear(x, self.held[self.shape], self.bias))
+
+
+class KeptByShape(Layer):
+    def forward(self, x):
+        if not hasattr(self, "kept"):
+            self.kept = torch.nn.functional.linear(x, self.weight, self.bias)
+        return self.all_reduce(self.kept.clone())
+
+
 test_wrong_layers = wrong_answers(
     "21.4",
     {
         "once": (ForgetsTheBias, "a second call of forward gives another result"),
         "changes the bias": (AddsToTheBias, "the bias was handed in, and forward has changed it"),
         "two sums": (Twice, "you return"),
+        "kept": (KeptByShape, "a call with another x of the same shape gives a wrong result"),
+        "the weight of another layer": (WeightOfTheClass, ""),
         "no sum": (NoSum, "all_reduce was not called"),
         "a list": (AsNumbers, "forward must return a tensor, got list"),
     },

@@ -17,6 +17,10 @@ COUNTS, INSIDE, SELF, IDLE = (source.split('"""')[1] for source in SOLUTIONS.val
 test_a_wrong_count = wrong_answers(
     "a2.1",
     {
+        "sorted as text": (
+            edited(COUNTS, ("ORDER BY n DESC", "ORDER BY CAST(n AS VARCHAR) DESC")),
+            "the rows are right, their order is not",
+        ),
         "a typing error": (
             "SELEC name FROM slice",
             'the database says: Parser Error: syntax error at or near "SELEC", in the line `SELEC name FROM slice`',
@@ -96,6 +100,7 @@ GROUP BY name"""
 test_a_wrong_time = wrong_answers(
     "a2.2",
     {
+        "whole microseconds": (edited(INSIDE, ("SUM(op.dur) / 1e6", "SUM(op.dur // 1000) / 1e3")), "ms is "),
         "an ambiguous name": (
             edited(INSIDE, ("op.name, SUM", "name, SUM")),
             'Ambiguous reference to column name "name"',
@@ -179,6 +184,16 @@ test_a_right_time = right_answers(
 test_a_wrong_self_time = wrong_answers(
     "a2.3",
     {
+        "whole microseconds": (
+            edited(
+                SELF,
+                (
+                    "SUM(op.dur - COALESCE(called.dur, 0)) / 1e6",
+                    "SUM((op.dur - COALESCE(called.dur, 0)) // 1000) / 1e3",
+                ),
+            ),
+            "self_ms is ",
+        ),
         "inclusive": (
             "SELECT name, SUM(dur) / 1e6 AS self_ms FROM slice WHERE name LIKE 'aten::%' GROUP BY name",
             "subtract",
@@ -284,6 +299,10 @@ SELECT COUNT(*) - 1 AS gaps, (MAX(stop) - MIN(start) - SUM(stop - start)) / 1e6 
 test_a_wrong_gap = wrong_answers(
     "a2.4",
     {
+        "whole microseconds": (
+            edited(IDLE, ("SUM(ts - busy_until), 0) / 1e6", "SUM((ts - busy_until) // 1000), 0) / 1e3")),
+            "idle_ms",
+        ),
         "the row before": (
             edited(
                 IDLE,
