@@ -56,7 +56,7 @@ def run_loops(
             raise Wrong("no threads share this work: loop with prange where out is written")
         if None in log.readers[shared]:
             raise Wrong(f"{shared} is read outside of the parallel loop, where one thread works alone")
-        if len(arrays[shared]) > 1 and len(log.readers[shared]) == 1:
+        if min(arrays[shared].shape) > 1 and len(log.readers[shared]) == 1:
             raise Wrong(f"one task reads all of {shared}, and the other threads wait: share its rows out with prange")
         if most_reads and (reads := log.num_reads["weight"]) > (most := most_reads(*case)):
             raise Wrong(f"the weight's elements are read {reads:,} times, allowed: {most:,}")

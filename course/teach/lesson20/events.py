@@ -9,7 +9,7 @@ from random import Random
 Chunks = list[bytes]
 Texts = list[list[str]]
 DONE = "[DONE]"
-ANOTHER_STREAM = b"data: another\ndata: stream"  # cut in the middle of an event
+ANOTHER_STREAM = b"data: another\n"  # cut in the middle of an event
 
 
 @dataclass(frozen=True)

@@ -121,10 +121,11 @@ def _draw_load(rng: Random) -> tuple[Seconds, Seconds, Seconds]:
 
     Some loads have more requests than a client would hold back by a limit of its own.
     """
-    count = rng.choice((1, 2, 3, 4, 5, 40))
-    arrivals = sorted(rng.randint(0, 16) / 4 for _ in range(count))
-    works = [rng.choice((0.0, 0.0, 0.0, 1.0, 2.5)) for _ in range(count)]
-    answers = [32.0 + rng.randint(0, 64) / 4 + number / 64 for number in range(count)]
+    count = rng.choice((1, 2, 3, 4, 5, 5, 40))
+    is_many = count > 5
+    arrivals = sorted(quarter / 4 for quarter in rng.sample(range(8 * count), count))
+    works = [0.0 if is_many else rng.choice((0.0, 0.0, 0.0, 1.0, 2.5)) for _ in range(count)]
+    answers = [(128.0 if is_many else 32.0) + rng.randint(0, 64) / 4 + number / 64 for number in range(count)]
     return arrivals, works, answers
 
 

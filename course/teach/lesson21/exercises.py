@@ -209,7 +209,8 @@ def run_layer(
     if layer(held[0].clone()).tolist() != result["forward(x)"]:
         raise Wrong("a second call of forward gives another result: a call must not change the layer")
     mirrored = [[-value for value in row] for row in x]
-    if layer(-held[0]).tolist() != layer_result(mirrored, weight, bias, other):
+    is_right = result["forward(x)"] == layer_result(x, weight, bias, other)
+    if is_right and layer(-held[0]).tolist() != layer_result(mirrored, weight, bias, other):
         raise Wrong("a call with another x of the same shape gives a wrong result: keep nothing of an earlier call")
     return result
 

@@ -119,4 +119,4 @@ def described(events: Sequence[Event]) -> str:
 
 def _described(event: Event) -> str:
     kind = "" if event.cat == OP and event.name.startswith("aten::") else f" ({event.cat})"
-    return f"`{event.name}`{kind} {event.ts}..{event.end}"
+    return f"`{event.name}`{kind} {event.ts:g}..{event.end:g}"

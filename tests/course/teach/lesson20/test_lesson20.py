@@ -333,7 +333,7 @@ test_wrong_loops = wrong_answers(
         "twice": (sends_twice, "request 0 is sent twice"),
         "waits for nothing": (never_ends, "nothing is left to wait for"),
         "from zero": (from_zero, "latencies"),
-        "eight at a time": (eight_at_a_time, "sent"),
+        "eight at a time": (eight_at_a_time, "sent: you return"),
         "time.sleep": (holds_up_all, "time.sleep holds up everything"),
     },
 )

@@ -258,7 +258,7 @@ test_wrong_layers = wrong_answers(
         "changes the bias": (AddsToTheBias, "the bias was handed in, and forward has changed it"),
         "two sums": (Twice, "you return"),
         "kept": (KeptByShape, "a call with another x of the same shape gives a wrong result"),
-        "the weight of another layer": (WeightOfTheClass, ""),
+        "the weight of another layer": (WeightOfTheClass, "what all_reduce gets: you return"),
         "no sum": (NoSum, "all_reduce was not called"),
         "a list": (AsNumbers, "forward must return a tensor, got list"),
     },

@@ -100,7 +100,7 @@ GROUP BY name"""
 test_a_wrong_time = wrong_answers(
     "a2.2",
     {
-        "whole microseconds": (edited(INSIDE, ("SUM(op.dur) / 1e6", "SUM(op.dur // 1000) / 1e3")), "ms is "),
+        "whole microseconds": (edited(INSIDE, ("SUM(op.dur) / 1e6", "SUM(op.dur // 1000) / 1e3")), ": ms is 0"),
         "an ambiguous name": (
             edited(INSIDE, ("op.name, SUM", "name, SUM")),
             'Ambiguous reference to column name "name"',
@@ -260,11 +260,11 @@ signed AS (
 )
 SELECT SUM(dur) / 1e6 AS self_ms, name FROM signed WHERE name IS NOT NULL GROUP BY name
 """
-BY_NANOSECONDS = """
+BY_QUARTERS = """
 WITH op AS (SELECT * FROM slice WHERE name LIKE 'aten::%'),
-moment AS (SELECT id, tid, name, UNNEST(range(ts, ts + dur, 1000)) AS moment FROM op),
+moment AS (SELECT id, tid, name, UNNEST(range(ts, ts + dur, 250)) AS moment FROM op),
 innermost AS (SELECT arg_max(name, id) AS name FROM moment GROUP BY tid, moment)
-SELECT name, SUM(n) / 1e3 AS self_ms
+SELECT name, SUM(n) / 4e3 AS self_ms
 FROM (SELECT name, COUNT(*) AS n FROM innermost GROUP BY name UNION ALL SELECT name, 0 FROM op) GROUP BY name
 """
 test_a_right_self_time = right_answers(
@@ -272,7 +272,7 @@ test_a_right_self_time = right_answers(
     {
         "by depth": BY_DEPTH,
         "each op's time taken from its caller's": BY_PARTS,
-        "the innermost op of each microsecond": BY_NANOSECONDS,
+        "the innermost op of each quarter of a microsecond": BY_QUARTERS,
         "callers by time": edited(
             SELF, ("around.id < op.id AND op.ts < around.ts + around.dur",
                    "around.id <> op.id AND around.ts <= op.ts AND op.ts + op.dur <= around.ts + around.dur"),
@@ -301,7 +301,7 @@ test_a_wrong_gap = wrong_answers(
     {
         "whole microseconds": (
             edited(IDLE, ("SUM(ts - busy_until), 0) / 1e6", "SUM((ts - busy_until) // 1000), 0) / 1e3")),
-            "idle_ms",
+            "idle_ms is",
         ),
         "the row before": (
             edited(
