@@ -112,8 +112,8 @@ MISTAKES = {
     "an event without a data line is no event": Rules(keeps_empty=True),
 }
 
-WORDS = ("a", "ü", "🦀", "data: x", '{"text":"if "}', " two ", "0", "", "say [DONE]")
-WORDS += ("one\u2028line", "one\x85line", "one\rline", "\ttab\t")
+WORDS = ["a", "ü", "🦀", "data: x", '{"text":"if "}', " two ", "0", "", "say [DONE]"]
+WORDS += ["one\u2028line", "one\x85line", "one\rline", "\ttab\t"]
 
 
 def draw_stream(rng: Random) -> tuple[Chunks]:

@@ -8,9 +8,10 @@ from roseinfer.display.figure import PALETTE
 
 from .events import Event, Events, op, span
 
-# In microseconds, in the order of their ids.
+# In the order of their ids.
+WIDTH = 30  # of the whole, in microseconds
 EXAMPLE = [
-    span(0, 30),
+    span(0, WIDTH),
     op("linear", 2, 16),
     op("t", 3, 5),
     op("addmm", 6, 15),
@@ -46,7 +47,7 @@ def depth(event: Event, events: Events = EXAMPLE) -> int:
     return sum(_inside(event, other) for other in events)
 
 
-def self_us(event: Event) -> int:
+def self_us(event: Event) -> float:
     return event.dur - sum(child.dur for child in children(event))
 
 
@@ -64,7 +65,7 @@ def _frame(number: int) -> Frame:
     chosen = EXAMPLE[number]
     inner = children(chosen)
     deepest = max(map(depth, EXAMPLE))
-    own = [at for at in range(EXAMPLE[0].dur) if _innermost(at) is chosen]
+    own = [at for at in range(WIDTH) if _innermost(at) is chosen]
     level = depth(chosen)
     cells = [Cell(level, at, colour=CHOSEN, strength=OWN_STRENGTH, outline="none") for at in own]
     cells += [_bar(event, chosen, inner) for event in EXAMPLE]
@@ -76,10 +77,10 @@ def _frame(number: int) -> Frame:
             strength=OWN_STRENGTH,
             tooltip=_innermost(at).name,
         )
-        for at in range(EXAMPLE[0].dur)
+        for at in range(WIDTH)
     ]
     rows = [*(f"depth {level}" for level in range(deepest + 1)), INNERMOST]
-    panel = Panel(cells, rows=rows, ticks=edge_ticks(EXAMPLE[0].dur), unit="µs", cell=(PIXELS, 30), size=11)
+    panel = Panel(cells, rows=rows, ticks=edge_ticks(WIDTH), unit="µs", cell=(PIXELS, 30), size=11)
     return Frame([panel], heading=_sentence(chosen))
 
 
