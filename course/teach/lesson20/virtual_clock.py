@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+import time
 from collections.abc import Callable, Coroutine
-from threading import Thread
+from threading import Thread, current_thread
 from typing import Any, TypeVar
 from unittest.mock import patch
 
@@ -56,11 +57,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.clock.now += seconds
 
 
-def refuse_to_sleep(seconds: float) -> None:
-    """Stand in for time.sleep."""
-    raise Wrong("time.sleep holds up everything, the other requests too: `await asyncio.sleep(seconds)` does not")
-
-
 def run_virtually(make: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
     """Run a coroutine on a new VirtualLoop, in a thread because a notebook's own has a loop, and return its result.
 
@@ -71,7 +67,7 @@ def run_virtually(make: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
     def run() -> None:
         loop = VirtualLoop()
         try:
-            with patch("time.sleep", refuse_to_sleep):
+            with patch("time.sleep", sleep):
                 outcome["value"] = loop.run_until_complete(make(loop))
             for task in asyncio.all_tasks(loop):
                 task.cancel()
@@ -79,6 +75,13 @@ def run_virtually(make: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
             outcome["error"] = error
         finally:
             loop.close()
+
+    really_sleep = time.sleep
+
+    def sleep(seconds: float) -> None:
+        if current_thread() is not thread:  # the kernel's own threads sleep as before
+            return really_sleep(seconds)
+        raise Wrong("time.sleep holds up everything, the other requests too: `await asyncio.sleep(seconds)` does not")
 
     thread = Thread(target=run, daemon=True)
     thread.start()
