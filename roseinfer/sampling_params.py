@@ -117,6 +117,8 @@ class SamplingParams:
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     changes_logits: bool = field(init=False, repr=False, compare=False, default=False)
+    takes_likeliest: bool = field(init=False, repr=False, compare=False, default=False)
+    most_tokens: int = field(init=False, repr=False, compare=False, default=UNBOUNDED)  # max_tokens as a number
 
     def __post_init__(self) -> None:
         self._check_numbers()
@@ -129,11 +131,10 @@ class SamplingParams:
             is_number_of = number is None or (is_count(number) and number <= MOST_LOGPROBS)
             _require(is_number_of, name, number, f"None or an integer from 0 to {MOST_LOGPROBS}")
         self._set("changes_logits", bool(self.logit_changes()))
-
-    @property
-    def most_tokens(self) -> int:
-        """The most new tokens: max_tokens, or UNBOUNDED for None."""
-        return UNBOUNDED if self.max_tokens is None else self.max_tokens
+        self._set("most_tokens", UNBOUNDED if self.max_tokens is None else self.max_tokens)
+        # What nearly every step of a greedy batch asks: then the model's likeliest tokens are all that it needs.
+        is_likeliest = self.temperature == 0 and self.logprobs is None and not self.changes_logits
+        self._set("takes_likeliest", is_likeliest)
 
     def logit_changes(self) -> list[str]:
         """Return the names of the fields that change logits before a token is chosen from them."""

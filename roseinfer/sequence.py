@@ -29,14 +29,22 @@ class Logprob:
 class Sequence:
     """One request: token_ids holds the prompt, then every token appended. Raises ValueError for an empty prompt.
 
-    priority: of those that wait in an engine, the lower goes first. parent: a sequence with the same prompt, to share
-    its cache with. num_cached_tokens counts the tokens whose K and V are in a cache; it is also the position of the
-    next input token, and only a stage or a scheduler changes it. num_in_flight: tokens that launched steps compute and
-    that are not cached yet; an engine's runner counts them. finish_reason is None while running, then "length",
-    "stop", "abort" or "error", and error says what went wrong; is_own_error: its params are the cause, not the model.
-    block_keys: of its full blocks in a prefix cache, as far as they were asked for. ngrams: where its text goes on
-    after each of its n-grams, as far as they were looked up. logprobs: where params ask for them, {token id: Logprob}
-    for each new token, the chosen one first.
+    Args:
+        token_ids: the prompt, which is copied.
+        params: what is asked for.
+        priority: of those that wait in an engine, the lower goes first.
+        parent: a sequence with the same prompt, to share its cache with.
+
+    Attributes:
+        num_cached_tokens: tokens whose K and V are in a cache, which is also the position of the next input token. Only
+            a stage or a scheduler changes it.
+        num_in_flight: tokens that launched steps compute and that are not cached yet. An engine's runner counts them.
+        finish_reason: None while running, then "length", "stop", "abort" or "error".
+        error: what went wrong.
+        is_own_error: whether its params are the cause, and not the model.
+        logprobs: where params ask for them, {token id: Logprob} for each new token, the chosen one first.
+        block_keys: of its full blocks in a prefix cache, as far as they were asked for.
+        ngrams: where its text goes on after each of its n-grams, as far as they were looked up.
     """
 
     token_ids: list[int]

@@ -61,7 +61,7 @@ def show_as_it_grows(llm: LLM, prompt: str | List[int], params: SamplingParams) 
     says "abort". Raises Failed for logits that are not finite.
     """
     from roseinfer.display.text_table import printable
-    from roseinfer.engine.interrupts import noted_interrupts
+    from roseinfer.engine.calls import noted_interrupts
 
     is_terminal = sys.stdout.isatty()
     spell = printable if is_terminal else str

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from roseinfer.arguments import unknown_name
-from roseinfer.engine.interrupts import handled_by
+from roseinfer.engine.calls import handled_by
 
 FAILED, BAD_ARGUMENT, INTERRUPTED = 1, 2, 130
 STATUSES = "exit status: 0; 1 when it failed; 2 for a bad argument; 130 for Ctrl-C"

@@ -14,6 +14,7 @@ from roseinfer.stage import Stage
 from ..models.weights import prepared_copy
 from .config import STEP_TOKENS
 from .engine import Engine
+from .runner import Runner
 from .step import Step
 
 
@@ -22,12 +23,14 @@ class EngineStage(Stage):
 
     name = "engine"
     enforce_eager: ClassVar[bool] = False
+    make_runner: ClassVar[type[Runner]] = Runner
 
     def __init__(self, model: Model, *, num_blocks: int, block_size: int = 64, max_num_seqs: int = 64) -> None:
         model = prepared_copy(model)  # other stages of a race share the one that was given
         super().__init__(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs)
         engine = Engine(
             model,
+            make_runner=self.make_runner,
             num_blocks=num_blocks,
             block_size=block_size,
             max_num_seqs=max_num_seqs,

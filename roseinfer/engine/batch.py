@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence as List
 from dataclasses import dataclass
+from itertools import chain
 from math import prod
 
 import numpy as np
@@ -174,7 +175,7 @@ def make_batch(
     host, device = buffers.views(num_seqs, num_tokens, sum(map(len, step.drafts)))
     launched = [seq.num_cached_tokens + seq.num_in_flight for seq in seqs]
     num_fed = write_fed(host, seqs, launched, last) if last else 0
-    block_ids = blocks.write_rows(seqs, host["block_tables"])
+    block_ids = blocks.table.write_rows(seqs, host["block_tables"])
     if num_tokens == num_seqs:
         write_decode(host, seqs, launched, block_ids, blocks.block_size, num_fed)
     else:
@@ -193,25 +194,20 @@ def write_mixed(host: dict[str, np.ndarray], step: Step, launched: list[int], si
     np.cumsum(new, out=starts[1:])
     positions = np.arange(starts[-1]) + np.repeat(first - starts[:-1], new)
     known = zip(step.seqs[num_fed:], launched[num_fed:], step.num_new[num_fed:], strict=True)
-    tokens = [token for seq, at, n in known for token in seq.token_ids[at : at + n]]
-    host["token_ids"][num_fed:] = with_drafts(tokens, step.drafts) if step.drafts else tokens
+    texts = [seq.token_ids[at : at + n] for seq, at, n in known]
+    for text, draft in zip(texts, step.drafts, strict=True) if step.drafts else ():
+        text += draft
+    host["token_ids"][num_fed:] = [*chain.from_iterable(texts)]
     host["positions"][:] = positions
     rows = np.repeat(np.arange(len(new)), new)
     host["slot_mapping"][:] = host["block_tables"][rows, positions // size] * size + positions % size
     host["context_lens"][:] = first + new
-    host["sample_rows"][:] = rows_of(step, starts.tolist()) if step.drafts else starts[1:] - 1
+    host["sample_rows"][:] = rows_of(step.drafts, starts[1:].tolist()) if step.drafts else starts[1:] - 1
 
 
-def with_drafts(tokens: list[int], drafts: List[list[int]]) -> list[int]:
-    """Return the tokens of a step, each of its first ones followed by the draft that comes after it."""
-    drafted = [token for last, draft in zip(tokens, drafts, strict=False) for token in (last, *draft)]
-    return drafted + tokens[len(drafts) :]
-
-
-def rows_of(step: Step, starts: list[int]) -> list[int]:
-    """Return the rows that a step with drafts chooses tokens from: all of a drafted sequence, else its last one."""
-    drafted = starts[len(step.drafts)]
-    return [*range(drafted), *(end - 1 for end in starts[len(step.drafts) + 1 :])]
+def rows_of(drafts: List[list[int]], ends: list[int]) -> list[int]:
+    """Return the rows that tokens are chosen from: the last one of each sequence, and those before it with a draft."""
+    return [row for draft, end in zip(drafts, ends, strict=True) for row in range(end - 1 - len(draft), end)]
 
 
 def write_decode(
@@ -235,13 +231,6 @@ def write_decode(
     host["query_start"][:] = np.arange(len(seqs) + 1)
     host["sample_rows"][:] = np.arange(len(seqs))
     np.add(host["positions"], 1, out=host["context_lens"], casting="same_kind")
-
-
-def row_lengths(step: Step, host: dict[str, np.ndarray]) -> np.ndarray:
-    """Return how long the text before each chosen token is, [R] or more; host: what was written for the step."""
-    if not step.drafts:
-        return host["context_lens"]
-    return host["positions"][host["sample_rows"][: len(step.rows)]] + 1
 
 
 def write_fed(host: dict[str, np.ndarray], seqs: list[Sequence], launched: list[int], last: Step) -> int:

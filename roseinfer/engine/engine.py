@@ -13,10 +13,11 @@ from roseinfer.sampling_params import refuse_unresolved
 from roseinfer.sequence import Logprob, Sequence
 from roseinfer.stage import check_fits
 
+from .calls import OneCaller
 from .config import EngineConfig
+from .feature import Feature
 from .logit_changes import check_tokens
 from .metrics import EngineMetrics, SequenceTimes
-from .one_caller import OneCaller
 from .runner import Runner
 from .scheduler import Scheduler
 from .speculation.speculation import speculation_of
@@ -50,7 +51,9 @@ class Engine:
             config, self.max_model_len, shape.eos_token_ids, f"{shape} {model.dtype}".encode()
         )
         self.blocks = self.scheduler.blocks
-        self.speculation = speculation_of(config, model, self.scheduler)
+        self.metrics = EngineMetrics(self.scheduler)
+        self.speculation = speculation_of(config, model, self.scheduler, self.metrics)
+        self.features: list[Feature] = [self.speculation, self.metrics] if self.speculation else [self.metrics]
         overlap = config.async_scheduling
         if overlap is None:
             overlap = model.device.type == "cuda" and self.speculation is None
@@ -58,7 +61,6 @@ class Engine:
             model, self.blocks, config.step_tokens, config.enforce_eager, overlap, config.step_rows
         )
         self.pool = self.runner.pool
-        self.metrics = EngineMetrics(self.scheduler)
         self.depth = 1 + overlap
         self.in_flight: deque[Step] = deque()
         self._one_caller = OneCaller("Engine")
@@ -66,8 +68,8 @@ class Engine:
     def warm_up(self) -> None:
         """Prepare what the first steps would otherwise have to make. Call it before the first request."""
         self.runner.warm_up()
-        if self.speculation:
-            self.speculation.warm_up()
+        for feature in self.features:
+            feature.warm_up()
 
     @property
     def has_work(self) -> bool:
@@ -87,6 +89,10 @@ class Engine:
         check_fits(seq, self.model.config.vocab_size, self.max_model_len, self.blocks)
         if seq.finish_reason or len(seq) >= seq.max_len:
             raise ValueError(f"sequence {seq.seq_id} has ended (finish_reason={seq.finish_reason!r}): make a new one")
+        return self.admit(seq, arrival)
+
+    def admit(self, seq: Sequence, arrival: float | None = None) -> SequenceTimes:
+        """Add a sequence like add(), for a caller that has made its checks, as LLM does for all prompts first."""
         with self._one_caller.call():
             if seq.num_cached_tokens or seq in self.scheduler:
                 raise ValueError(f"sequence {seq.seq_id} was added already: make a new one")
@@ -107,6 +113,7 @@ class Engine:
             if not self.has_work:
                 raise ValueError("step needs a sequence that waits or runs: add one first")
             try:
+                # 1. Schedule and launch the next step. With a depth of 2 the one before it is in flight meanwhile.
                 if step := self.launch():
                     self.in_flight.append(step)
                     if len(self.in_flight) < self.depth:
@@ -115,6 +122,7 @@ class Engine:
                     f"no step can be made: {counted(self.scheduler.num_waiting, 'sequence', 'waits/wait')}, "
                     "none is in flight"
                 )
+                # 2. Wait for the oldest step, and let its sequences have its tokens.
                 done = self.commit(self.in_flight[0])
             except BaseException:
                 self.rest()
@@ -129,23 +137,22 @@ class Engine:
         scheduled = self.metrics.clock()
         with span("roseinfer.engine.schedule"):
             step = self.scheduler.schedule()
-            if step and self.speculation:
-                self.speculation.add_drafts(step)
-        if step:
-            step.scheduled, step.launched = scheduled, self.metrics.clock()
-            step.load = len(self.scheduler.running), self.scheduler.num_waiting
-            self.runner.launch(step)
+            if step is None:
+                return None
+            step.scheduled = scheduled
+            for feature in self.features:
+                feature.before_launch(step)
+        self.runner.launch(step)
         return step
 
     def commit(self, step: Step) -> list[Sequence]:
         """Wait for a step's tokens, and let its sequences have them."""
         tokens = self.runner.wait(step)
-        ended = self.metrics.clock()
+        step.ended = self.metrics.clock()
         with span("roseinfer.engine.commit"):
             done = self.scheduler.commit(step, tokens)
-            self.metrics.record(step, ended, done)
-            if self.speculation:
-                self.speculation.observe(step, ended - step.scheduled)
+            for feature in self.features:
+                feature.after_tokens(step, done)
         return done
 
     def rest(self) -> None:
@@ -153,8 +160,8 @@ class Engine:
         while self.in_flight:
             self.runner.drop(self.in_flight[-1])
             self.in_flight.pop()
-        if self.speculation:
-            self.scheduler.drop_drafts()
+        for feature in self.features:
+            feature.after_drop()
 
     def prompt_logprobs(self, token_ids: list[int], num_likeliest: int) -> list[dict[int, Logprob] | None]:
         """Return what Runner.prompt_logprobs does. Call it between two steps."""

@@ -8,8 +8,7 @@ waits for the device once, and a step without them never does.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
-from collections.abc import Sequence as List
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from math import log
@@ -81,20 +80,17 @@ class ChangedRow:
         return self.error or f"{names} left no token to choose: each logit is -inf, or one is NaN or infinity"
 
 
-def changed_rows(rows: list[Sequence], drafts: List[list[int]], lengths: np.ndarray) -> list[ChangedRow]:
+def changed_rows(rows: list[Sequence], drafts: Mapping[int, list[int]], lengths: np.ndarray) -> list[ChangedRow]:
     """Return the rows of a step that is being launched, [R], whose logits change.
 
-    drafts: the drafts of its first sequences. lengths [R]: how long the text before each row's token is.
+    drafts: by seq_id. lengths [R]: how long the text before each row's token is.
     """
-    found = [row for row, seq in enumerate(rows) if seq.params.changes_logits]
-    if not found:
-        return []
-    drafted = dict(zip(dict.fromkeys(seq.seq_id for seq in rows), drafts, strict=False)) if drafts else {}
     changed = []
-    for row in found:
-        seq, length = rows[row], int(lengths[row])
-        token_ids = [*seq.token_ids, *drafted.get(seq.seq_id, ())][:length]  # copied: it grows while the step runs
-        changed.append(ChangedRow(row, seq, token_ids, length))
+    for row, seq in enumerate(rows):
+        if seq.params.changes_logits:
+            length = int(lengths[row])
+            token_ids = [*seq.token_ids, *drafts.get(seq.seq_id, ())][:length]  # copied: it grows while the step runs
+            changed.append(ChangedRow(row, seq, token_ids, length))
     return changed
 
 

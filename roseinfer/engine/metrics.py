@@ -11,6 +11,7 @@ from typing import Any
 
 from roseinfer.sequence import Sequence
 
+from .feature import Feature
 from .scheduler import Scheduler
 from .step import Step, StepRecord
 
@@ -90,19 +91,16 @@ class Timekeeper:
                 if times := self._unscheduled.pop(seq.seq_id, None):
                     times.first_scheduled = scheduled
 
-    def give(self, seq: Sequence, step: StepRecord, num_tokens: int) -> None:
-        """Note that a step gave a sequence num_tokens tokens before its last one."""
-        if times := self._live.get(seq.seq_id):
-            times.steps += [step] * num_tokens
+    def end_step(self, step: StepRecord, seqs: list[Sequence], num_given: list[int] | None = None) -> None:
+        """Note how many tokens a step gave each of these sequences, and which of them it ended.
 
-    def end_step(self, step: StepRecord, done: list[Sequence]) -> None:
-        """Note that a step gave each of these sequences a token, or ended it with an error."""
-        live = self._live
-        for seq in done:
-            if not seq.error:
-                live[seq.seq_id].steps.append(step)
-            if seq.finish_reason:
-                live.pop(seq.seq_id).ended = step.finish
+        num_given: None: one for each that has no error.
+        """
+        for seq, n in zip(seqs, num_given or [not seq.error for seq in seqs], strict=True):
+            if times := self._live.get(seq.seq_id):
+                times.steps += [step] * n
+                if seq.finish_reason:
+                    self._live.pop(seq.seq_id).ended = step.finish
 
     def end(self, seq: Sequence, now: float) -> None:
         """Note that a sequence was aborted, perhaps before `begin` was done: Ctrl-C strikes anywhere."""
@@ -111,10 +109,11 @@ class Timekeeper:
             times.ended = now
 
 
-class EngineMetrics:
+class EngineMetrics(Feature):
     """Counts and times of an engine since it was made. Counts cover everything, history the last HISTORY steps.
 
-    clock: seconds; it may be replaced before the first request.
+    clock: seconds; it may be replaced before the first request. num_drafted, num_accepted: tokens of drafts that steps
+    verified, and those of them that became tokens of a sequence; Speculation counts them.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -132,25 +131,19 @@ class EngineMetrics:
             self.times.keep({one.seq_id for one in (*scheduler.running, *scheduler.waiting)})
         return times
 
-    def record(self, step: Step, ended: float, done: list[Sequence]) -> None:
-        """Record a step whose tokens came at `ended`.
+    def before_launch(self, step: Step) -> None:
+        step.launched = self.clock()
+        step.load = len(self._scheduler.running), self._scheduler.num_waiting
 
-        done: those of its sequences that have one token more, or ended with an error.
-        """
-        num_accepted = sum(step.accepted)
-        num_tokens, num_new = sum(step.num_new), sum(not seq.error for seq in done) + num_accepted
-        record = StepRecord(step.scheduled, step.launched, ended, self.clock(), num_tokens, num_new, *step.load)
+    def after_tokens(self, step: Step, done: list[Sequence]) -> None:
+        num_tokens, num_new = sum(step.num_new), sum(step.num_given)
+        record = StepRecord(step.scheduled, step.launched, step.ended, self.clock(), num_tokens, num_new, *step.load)
         self.num_steps += 1
         self.num_tokens += num_tokens
         self.num_new_tokens += num_new
-        self.num_accepted += num_accepted
         self.history.append(record)
         self.times.begin_step(step.seqs, step.scheduled)
-        if step.drafts:
-            self.num_drafted += sum(map(len, step.drafts))
-            for seq, n in zip(step.seqs, step.accepted, strict=False):
-                self.times.give(seq, record, n)
-        self.times.end_step(record, done)
+        self.times.end_step(record, step.seqs, step.num_given)
 
     def end(self, seq: Sequence) -> None:
         self.times.end(seq, self.clock())

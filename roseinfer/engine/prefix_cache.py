@@ -49,7 +49,6 @@ class PrefixCache:
         self.unproven: set[Entry] = set()
         self.num_asked_tokens = self.num_found_tokens = 0
         self._computing: set[bytes] = set()
-        self._claims: dict[int, list[bytes]] = {}  # of these, what each running sequence computes
 
     @property
     def hit_rate(self) -> float:
@@ -73,13 +72,15 @@ class PrefixCache:
                 return key in self._computing
         return False
 
-    def claim(self, seq: Sequence, num_found: int) -> None:
-        """Mark a sequence's full blocks after the first num_found as being computed."""
-        self._claims[seq.seq_id] = claimed = seq.block_keys[num_found:]
+    def claim(self, seq: Sequence, num_found: int) -> list[bytes]:
+        """Mark a sequence's full blocks after the first num_found as being computed, and return their keys."""
+        claimed = seq.block_keys[num_found:]
         self._computing.update(claimed)
+        return claimed
 
-    def unclaim(self, seq_id: int) -> None:
-        self._computing.difference_update(self._claims.pop(seq_id, ()))
+    def unclaim(self, claimed: list[bytes]) -> None:
+        """Forget that blocks with these keys are being computed."""
+        self._computing.difference_update(claimed)
 
     def put(self, seq: Sequence, index: int, block: int, before: Entry | None) -> Entry | None:
         """Let a block be found as the sequence's block number `index`, and return its entry.

@@ -16,12 +16,12 @@ from roseinfer.sampling import NO_TOKEN
 from roseinfer.sequence import Logprob, SamplingParams, Sequence
 from roseinfer.stage import PromptAttention
 
-from .batch import Batch, BatchBuffers, make_batch, row_lengths
+from .batch import Batch, BatchBuffers, make_batch
 from .block_manager import BlockManager
+from .calls import interruptible
 from .decode_graphs import Compute, DecodeGraphs
-from .interrupts import interruptible
-from .logit_changes import ChangedRow, LogitChanges, changed_rows, read_last_tokens
-from .logprobs import prompt_logprobs, step_logprobs
+from .logit_changes import LogitChanges, changed_rows, read_last_tokens
+from .logprobs import StepLogprobs, prompt_logprobs, step_logprobs
 from .sampler import Sampler
 from .step import Step, StepTokens, not_finite
 from .whole_step import WholeStep, whole_step_of
@@ -68,7 +68,7 @@ class Runner:
         overlap: bool = False,
         max_num_rows: int | None = None,
     ) -> None:
-        c, (max_num_seqs, max_blocks) = model.config, blocks.table.shape
+        c, (max_num_seqs, max_blocks) = model.config, blocks.table.ids.shape
         self.model, self.blocks, self.max_num_tokens = model, blocks, max_num_tokens
         self.pool = KVPool(model, blocks.num_blocks, blocks.block_size)
         self.last: Step | None = None  # the newest step in flight: the one after it finds tokens there
@@ -80,7 +80,8 @@ class Runner:
         self.whole = self.whole_step()
         self.sampler = Sampler(max_num_rows, c.vocab_size, model.device)
         self.logit_changes = LogitChanges(c.eos_token_ids)
-        self.graphs = None if enforce_eager else DecodeGraphs(self.step, self.inputs, max_num_seqs, model.device)
+        is_eager = enforce_eager or self.whole is not None  # one compiled call has nothing left to record
+        self.graphs = None if is_eager else DecodeGraphs(self.step, self.inputs, max_num_seqs, model.device)
 
     def whole_step(self) -> WholeStep | None:
         """Return the compiled function that computes a step, None where there is none for the model."""
@@ -107,18 +108,24 @@ class Runner:
 
         Its tokens are waited for later, or it is dropped.
         """
+        pool, last = self.blocks.pool, self.last
         with span("roseinfer.engine.prepare"):
-            last = self.last
+            # 1. Write the inputs to memory that the device reads.
             batch = make_batch(step, self.blocks, self.inputs, last, self.graphs.sizes if self.graphs else None)
-            compute = self.graphs.run if self.graphs and step.is_decode else self.step
-            step.changed = changed_rows(step.rows, step.drafts, row_lengths(step, self.inputs.hosts[batch.host]))
-            step.copies, self.blocks.copies = self.blocks.copies, {}
-
+            # 2. Note which rows ask for more than the likeliest token, and the texts that their changes depend on.
+            step.takes_likeliest = all(seq.params.takes_likeliest for seq in step.chosen)
+            if not step.takes_likeliest:
+                step.changed = changed_rows(step.rows, step.draft_of(), self.row_lengths(step, batch))
+            # 3. Take the copies of blocks along: no other step makes them.
+            step.copies, pool.copies = pool.copies, {}
+        # 4. Hand it all to the device. A decode step may be a graph.
+        compute = self.graphs.run if self.graphs and step.is_decode else self.step
         try:
             step.future = self.device.launch(partial(self.work, step, batch, last, compute), len(batch.token_ids))
         except BaseException:
-            self.blocks.copy_first(step.copies)  # the step is not in flight: the next one makes them
+            pool.copy_first(step.copies)  # the step is not in flight: the next one makes them
             raise
+        # 5. Count its tokens as in flight: the next step goes on from there.
         self.last = step
         for seq, n in zip(step.seqs, step.num_new, strict=True):
             seq.num_in_flight += n
@@ -138,7 +145,7 @@ class Runner:
     def drop(self, step: Step) -> None:
         """Wait for the device, then discard a step and all later ones, which can then be made again."""
         step.future.exception()
-        self.blocks.copy_first(step.copies)
+        self.blocks.pool.copy_first(step.copies)
         self.last = None
         for seq in step.seqs:
             seq.num_in_flight = 0
@@ -175,7 +182,7 @@ class Runner:
     def prepare(self, step: Step) -> Batch:
         """Return a batch that is ready for the method `step`, without padding rows."""
         batch = make_batch(step, self.blocks, self.inputs, self.last)
-        self.receive(batch, self.blocks.copies)
+        self.receive(batch, self.blocks.pool.copies)
         return batch
 
     # The device's part of a step
@@ -183,14 +190,19 @@ class Runner:
     @torch.inference_mode()  # here, not on a function made in each step: to decorate one takes the host longer
     def work(self, step: Step, batch: Batch, last: Step | None, compute: Compute) -> StepTokens:
         """Compute a step on the device. last: the step before, if it was in flight when this one was launched."""
-        rows, fed_by = step.rows, last if batch.num_fed else None
+        # 1. Bring the inputs, with tokens of the step before that the host has not read.
+        fed_by = last if batch.num_fed else None
         self.receive(batch, step.copies, fed_by.future.result().on_device if fed_by else None)
+        # 2. Compute logits, and the likeliest tokens.
         with span("roseinfer.engine.forward"):
             logits, tokens = compute(batch)
+        # 3. Choose other tokens where requests ask for that, and start to copy all of them to the host.
         with span("roseinfer.engine.sample"):
-            lengths = row_lengths(step, self.inputs.hosts[batch.host])
-            read_last_tokens(step.changed, batch.token_ids, batch.sample_rows)
-            return self.choose(logits[: len(rows)], tokens[: len(rows)], rows, lengths, step.changed)
+            num_rows, logprobs = len(step.rows), None
+            tokens = tokens[:num_rows]
+            if not step.takes_likeliest:
+                tokens, logprobs = self.choose(step, batch, logits[:num_rows], tokens)
+            return copied_to_host(tokens, logprobs)
 
     def receive(self, batch: Batch, copies: dict[int, int], tokens: Tensor | None = None) -> None:
         """Copy blocks, then upload the inputs. tokens: those of the step before, where the batch needs them."""
@@ -202,23 +214,22 @@ class Runner:
             # Below 0: of a row that is not finite, whose sequence the step before is going to end.
             fed.copy_(torch.where(sources < 0, fed, tokens[sources.clamp(min=0)].clamp(min=0)))
 
-    def choose(
-        self, logits: Tensor, tokens: Tensor, seqs: list[Sequence], lengths: np.ndarray, changed: list[ChangedRow]
-    ) -> StepTokens:
+    def choose(self, step: Step, batch: Batch, logits: Tensor, tokens: Tensor) -> tuple[Tensor, StepLogprobs | None]:
+        """Return the tokens [R] as each row's request wants them, from logits [R, V] and the likeliest tokens [R]."""
+        seqs, changed = step.rows, step.changed
         asked = any(seq.params.logprobs is not None for seq in seqs)
         own = logits  # the model's own, which log-probabilities are of
         if changed:
             own = logits.clone() if asked else logits
+            read_last_tokens(changed, batch.token_ids, batch.sample_rows)
             logits, tokens = self.logit_changes(logits, tokens, changed)
-        tokens = self.sampler(logits, tokens, seqs, lengths)
-        logprobs = step_logprobs(own, tokens, seqs) if asked else None
-        # Immediately after the step: the next replay of a graph writes to the memory that `tokens` lies in.
-        on_host = torch.empty(len(seqs), dtype=tokens.dtype, pin_memory=tokens.is_cuda)
-        on_host.copy_(tokens, non_blocking=True)
-        is_copied = torch.cuda.Event() if tokens.is_cuda else None
-        if is_copied:
-            is_copied.record()
-        return StepTokens(tokens, on_host, is_copied, logprobs)
+        tokens = self.sampler(logits, tokens, seqs, self.row_lengths(step, batch))
+        return tokens, step_logprobs(own, tokens, seqs) if asked else None
+
+    def row_lengths(self, step: Step, batch: Batch) -> np.ndarray:
+        """Return how long the text before each chosen token is, [R] or more."""
+        host = self.inputs.hosts[batch.host]
+        return host["positions"][host["sample_rows"][: len(step.rows)]] + 1
 
     def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Compute logits [R, V] and greedy token ids [R]: the part of a step that is the same every time.
@@ -251,6 +262,16 @@ class Runner:
         """Return attention over the pool. Its result lies in the same memory in every layer and step."""
         where = batch.slot_mapping, batch.query_start, batch.context_lens, batch.block_tables
         return partial(paged_attend, self.attention, self.pool, where, self.attended[: len(batch.token_ids)])
+
+
+def copied_to_host(tokens: Tensor, logprobs: StepLogprobs | None) -> StepTokens:
+    """Start to copy tokens [R] to the host, immediately: the next replay of a graph writes to their memory."""
+    on_host = torch.empty(len(tokens), dtype=tokens.dtype, pin_memory=tokens.is_cuda)
+    on_host.copy_(tokens, non_blocking=True)
+    is_copied = torch.cuda.Event() if tokens.is_cuda else None
+    if is_copied:
+        is_copied.record()
+    return StepTokens(tokens, on_host, is_copied, logprobs)
 
 
 def paged_attend(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from collections.abc import Sequence as List
 from itertools import chain, count
 
 from roseinfer.sampling import NO_TOKEN
@@ -14,7 +13,6 @@ from .block_manager import BlockManager
 from .config import EngineConfig
 from .policies import ROUND, FirstCome, Place, Policy, policy_for
 from .prefix_cache import PrefixCache
-from .speculation.verify import verified
 from .step import Step, not_finite
 
 
@@ -39,7 +37,7 @@ class Scheduler:
         policy: Policy | None = None,
     ) -> None:
         self.blocks = blocks
-        self.max_num_seqs = len(blocks.table)
+        self.max_num_seqs = len(blocks.table.ids)
         self.max_num_batched_tokens = max_num_batched_tokens
         self.eos_token_ids = eos_token_ids
         self.policy = policy or FirstCome()
@@ -89,59 +87,26 @@ class Scheduler:
         mean that a sequence has to be preempted, which waits until no step in flight computes one, so that no token is
         lost.
         """
-        # num_cached_tokens + num_in_flight is seq.num_launched_tokens, spelled out in loops over every sequence.
+        # 1. Reserve a block for each sequence whose next token begins one. Where none is left, the youngest give way.
         growing = self._growing()
-        if len(growing) > self.blocks.num_free and any(seq.num_in_flight for seq in self.running):
+        if growing and len(growing) > self.blocks.num_free and any(seq.num_in_flight for seq in self.running):
             return None
-        may_admit = not self._grow(growing)
+        may_admit = not (growing and self._grow(growing))
+        # 2. Take one token of each sequence that decodes, and find the prompts that are not done.
         seqs: list[Sequence] = []
         prompts: list[Sequence] = []
         for seq in self.running:
-            left = len(seq.token_ids) - seq.num_cached_tokens - seq.num_in_flight
+            left = len(seq.token_ids) - seq.num_cached_tokens - seq.num_in_flight  # num_launched_tokens, spelled out
             # 0: its next token is in flight, and it decodes on from there unless that token is its last one.
             if left == 1 or (left == 0 and len(seq.token_ids) < seq.max_len - 1):
                 seqs.append(seq)
             elif left:
                 prompts.append(seq)
-        num_new, is_cut = [1] * len(seqs), False
+        step = Step(seqs, [1] * len(seqs))
+        # 3. Fill up the budget with prompts: of those that run, then of those that wait.
         if prompts or self._waiting:
-            room = self.max_num_batched_tokens - len(seqs)
-            set_aside: list[Place] = []
-            try:
-                for seq in chain(prompts, self._joining(may_admit, set_aside)):
-                    left = len(seq.token_ids) - seq.num_launched_tokens
-                    seqs.append(seq)
-                    num_new.append(min(room, left))
-                    room -= num_new[-1]
-                    if not room:
-                        is_cut = num_new[-1] < left
-                        break
-            finally:
-                for place in set_aside:
-                    insort(self._waiting, place)
-        return Step(seqs, num_new, is_cut) if seqs else None
-
-    def reserve_drafts(self, step: Step, wishes: List[int]) -> list[int]:
-        """Return how many draft tokens each of the step's first sequences may have, up to its wish, and reserve blocks.
-
-        The limits are what is left of the step's tokens, of the sequence's, and of the free blocks. Nothing is
-        preempted for a draft.
-        """
-        blocks, size = self.blocks, self.blocks.block_size
-        room, most = self.max_num_batched_tokens - sum(step.num_new), []
-        for seq, wish in zip(step.seqs, wishes, strict=False):
-            slots = (len(blocks.of(seq.seq_id)) + blocks.num_free) * size - len(seq)
-            # Its last draft is never its last token: one more follows, whether or not the draft holds.
-            most.append(min(wish, room, seq.max_len - len(seq) - 1, slots))
-            room -= most[-1]
-            if most[-1]:
-                blocks.reserve({seq.seq_id: len(seq) + most[-1]})
-        return most
-
-    def drop_drafts(self) -> None:
-        """Give back the blocks of drafts that no step is going to verify. Needs that no draft is in flight."""
-        for seq in self.running:
-            self.blocks.trim(seq.seq_id, len(seq))
+            self._add_prompts(step, prompts, may_admit)
+        return step if step.seqs else None
 
     def commit(self, step: Step, tokens: list[int]) -> list[Sequence]:
         """Append a step's tokens, one for each of step.rows, and return the sequences that have a new token or ended.
@@ -151,41 +116,48 @@ class Scheduler:
 
         A sequence that ended or was preempted since the step was scheduled gets nothing: its token is dropped.
         """
-        assert len(tokens) == len(step.rows), (
-            f"{len(tokens)} tokens for {len(step.chosen)} sequences with {sum(map(len, step.drafts))} drafts"
-        )
-        held, size = self.blocks.rows, self.blocks.block_size
+        blocks, size = self.blocks, self.blocks.block_size
+        held = blocks.table.held
         done, ended = [], []
-        num_new, tokens = self._accept_drafts(step, tokens) if step.drafts else (step.num_new, tokens)
-        for seq, n, token in zip(step.seqs, num_new, [*tokens, None], strict=False):  # None: of a cut prompt
+        for seq, n, given in zip(step.seqs, step.num_new, step.given(tokens), strict=True):
             if seq.seq_id not in held:
+                step.num_given.append(0)
                 continue
-            seq.num_cached_tokens += n
-            if token == NO_TOKEN:
-                self.blocks.forget_unproven(seq.seq_id)
-                own = step.own_error(seq)
-                seq.finish_reason, seq.error, seq.is_own_error = "error", own or not_finite(seq), own is not None
+            # 1. Append the tokens, as far as none ends the sequence.
+            num_before = len(seq.token_ids)
+            for token in given:
+                if token == NO_TOKEN:
+                    self._fail(seq, step)
+                    break
+                seq.append(token)
+                if reason := finish_reason(seq, self.eos_token_ids):
+                    seq.finish_reason = reason
+                    break
+            step.num_given.append(len(seq.token_ids) - num_before)
+            if seq.logprobs is not None:  # those of all rows were reported
+                del seq.logprobs[len(seq.token_ids) - seq.num_prompt_tokens :]
+            # 2. What the step computed is cached: of a cut prompt so many tokens more, else all but the newest token.
+            is_cut = not given
+            seq.num_cached_tokens = seq.num_cached_tokens + n if is_cut else len(seq.token_ids) - (not seq.error)
+            if seq.error is None and (n > 1 or not seq.num_cached_tokens % size):
+                blocks.keep_computed(seq, is_proven=not is_cut)
+            # 3. Note who has something new, and who is finished.
+            if given:
                 done.append(seq)
-                ended.append(seq)
-                continue
-            if n > 1 or not seq.num_cached_tokens % size:
-                self.blocks.keep_computed(seq, is_proven=token is not None)
-            if token is None:
-                continue
-            seq.append(token)
-            done.append(seq)
-            if reason := finish_reason(seq, self.eos_token_ids):
-                seq.finish_reason = reason
+            if seq.finish_reason:
                 ended.append(seq)
         for seq in ended:
-            self.blocks.free(seq.seq_id)
+            blocks.free(seq.seq_id)
             self._end(seq)
         if ended:
             self.running = [seq for seq in self.running if not seq.finish_reason]
-        for seq, _ in zip(step.seqs, step.drafts, strict=False):
-            if seq.seq_id in held:
-                self.blocks.trim(seq.seq_id, seq.num_cached_tokens)
         return done
+
+    def _fail(self, seq: Sequence, step: Step) -> None:
+        """End a sequence that got NO_TOKEN, and let nobody share the blocks in which the cause may stand."""
+        self.blocks.forget_unproven(seq.seq_id)
+        own = step.own_error(seq)
+        seq.finish_reason, seq.error, seq.is_own_error = "error", own or not_finite(seq), own is not None
 
     def abort(self, seq: Sequence) -> None:
         """End a sequence that waits or runs, and give back its blocks. Raises ValueError for any other.
@@ -215,36 +187,6 @@ class Scheduler:
         self.num_preemptions += 1
         insort(self._waiting, self._place(seq))
 
-    def _accept_drafts(self, step: Step, tokens: list[int]) -> tuple[list[int], list[int]]:
-        """Append accepted drafts, up to a token that ends the sequence, and return what is left to commit.
-
-        That is the same as for a step without drafts: how many tokens of each sequence become cached, and the last
-        token of each.
-        """
-        num_new, last, row = list(step.num_new), [], 0
-        for i, (seq, draft) in enumerate(zip(step.seqs, step.drafts, strict=False)):
-            given = verified(draft, tokens[row : row + 1 + len(draft)])
-            row += 1 + len(draft)
-            if seq.seq_id in self.blocks:
-                given = self._up_to_its_end(seq, given)
-            num_new[i] = len(given)
-            last.append(given[-1])
-        step.accepted = [n - 1 for n in num_new[: len(last)]]
-        return num_new, last + tokens[row:]
-
-    def _up_to_its_end(self, seq: Sequence, tokens: list[int]) -> list[int]:
-        """Append tokens without the last one, and drop those after one that ends the sequence. Return the others."""
-        num_given = len(seq)
-        for token in tokens:
-            seq.append(token)
-            if finish_reason(seq, self.eos_token_ids):
-                break
-        given = seq.token_ids[num_given:]
-        seq.token_ids.pop()
-        if seq.logprobs is not None:  # those of all rows were reported
-            del seq.logprobs[len(seq) - seq.num_prompt_tokens + (given[-1] != NO_TOKEN) :]
-        return given
-
     def _growing(self) -> list[Sequence]:
         """Return the sequences whose next token begins a block, the oldest first."""
         size, blocks = self.blocks.block_size, self.blocks
@@ -266,6 +208,23 @@ class Scheduler:
             if seq.seq_id in blocks:
                 blocks.reserve({seq.seq_id: seq.num_launched_tokens + 1})
         return self.num_preemptions > before
+
+    def _add_prompts(self, step: Step, prompts: list[Sequence], may_admit: bool) -> None:
+        """Add prompts to a step that has the sequences that decode, as far as its budget of tokens goes."""
+        room = self.max_num_batched_tokens - len(step.seqs)
+        set_aside: list[Place] = []
+        try:
+            for seq in chain(prompts, self._joining(may_admit, set_aside)):
+                left = len(seq.token_ids) - seq.num_launched_tokens
+                step.seqs.append(seq)
+                step.num_new.append(min(room, left))
+                room -= step.num_new[-1]
+                if not room:
+                    step.is_cut = step.num_new[-1] < left
+                    break
+        finally:
+            for place in set_aside:
+                insort(self._waiting, place)
 
     def _joining(self, may_admit: bool, set_aside: list[Place]) -> Iterator[Sequence]:
         """Yield sequences that join, each when it is asked for."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as List
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from roseinfer.sequence import Sequence
 
 from .logit_changes import ChangedRow
 from .logprobs import StepLogprobs
+from .speculation.verify import verified
 
 
 class StepRecord(NamedTuple):
@@ -42,26 +44,29 @@ class Step:
     """A step over num_new[i] tokens of seqs[i], which the scheduler makes, the runner computes, the scheduler commits.
 
     seqs: first those that decode, then prompts. is_cut: the last one is a prompt that goes on in the next step. drafts:
-    with speculative decoding, tokens that may follow the text of each of the first sequences: num_new counts them, and
-    the step chooses a token after each of them, too. accepted: once committed, how many drafts were accepted.
+    with speculative decoding, for each sequence the tokens that may follow its text, [] for none: num_new counts them,
+    and the step chooses a token after each of them, too.
 
-    Set by the launch: copies: blocks that are copied first, {block: source}. changed: rows whose requests change
-    logits. future: what the device is making of the step.
+    Set by the launch: copies: blocks that are copied first, {block: source}. takes_likeliest: whether each sequence
+    takes the model's likeliest token as it is. changed: rows whose requests change logits. future: what the device is
+    making of the step. Set by the commit: num_given: how many tokens each sequence got.
 
-    scheduled, launched: timestamps, when the scheduler began and when the step was handed over. load: how many
-    sequences ran and waited, as the step was put together.
+    scheduled, launched, ended: timestamps, when the scheduler began, when the step was handed over, and when its tokens
+    were on the host. load: how many sequences ran and waited, as the step was put together.
     """
 
     seqs: list[Sequence]
     num_new: list[int]
     is_cut: bool = False
     drafts: List[list[int]] = ()
-    accepted: List[int] = ()
     copies: dict[int, int] = field(default_factory=dict)
+    takes_likeliest: bool = field(init=False)
     changed: list[ChangedRow] = field(default_factory=list)
     future: Future[StepTokens] = field(init=False)
+    num_given: list[int] = field(default_factory=list)
     scheduled: float = field(init=False)
     launched: float = field(init=False)
+    ended: float = field(init=False)
     load: tuple[int, int] = field(init=False)
 
     @property
@@ -74,8 +79,26 @@ class Step:
         """The sequence of each token that the step chooses: with drafts, a sequence has several rows."""
         if not self.drafts:
             return self.chosen
-        drafting = zip(self.seqs, self.drafts, strict=False)
-        return [seq for seq, draft in drafting for _ in range(1 + len(draft))] + self.chosen[len(self.drafts) :]
+        chosen = zip(self.chosen, self.drafts[: len(self.chosen)], strict=True)
+        return [seq for seq, draft in chosen for _ in range(1 + len(draft))]
+
+    def given(self, tokens: list[int]) -> list[list[int]]:
+        """Return the tokens that each sequence gets, of those that its rows [R] chose: none for a cut prompt."""
+        assert len(tokens) == len(self.rows), (
+            f"{len(tokens)} tokens for {len(self.chosen)} sequences with {sum(map(len, self.drafts))} drafts"
+        )
+        if self.drafts:
+            rest = iter(tokens)
+            drafts = self.drafts[: len(self.chosen)]
+            given = [verified(draft, list(islice(rest, 1 + len(draft)))) for draft in drafts]
+        else:
+            given = [[token] for token in tokens]
+        return [*given, []] if self.is_cut else given
+
+    def draft_of(self) -> dict[int, list[int]]:
+        """Return the drafts by seq_id, {} for a step without drafts."""
+        seq_ids = [seq.seq_id for seq in self.seqs]
+        return dict(zip(seq_ids, self.drafts, strict=True)) if self.drafts else {}
 
     def own_error(self, seq: Sequence) -> str | None:
         """Return why one of its sequences gets no token, if the sequence's own params are the cause.

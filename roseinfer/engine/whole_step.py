@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from roseinfer.graphs.operation import operation
-from roseinfer.kernels.numba_calls import run_parallel
-from roseinfer.kernels.paged_numba import bits
+from roseinfer.kernels.numba_calls import bits, run_parallel
 from roseinfer.kernels.quantized_layout import GROUP
 from roseinfer.kernels.whole_step import COLUMNS, ENDS, compiled_forward
 from roseinfer.models import Model, ModelConfig

@@ -14,7 +14,9 @@ from functools import cache
 from typing import Any
 
 import numba
+import numpy as np
 import torch
+from torch import Tensor
 
 PATIENCE = 5.0  # seconds that someone at a terminal waits without being told why
 
@@ -47,6 +49,17 @@ def run_parallel(loop: Callable[..., None], *args: Any) -> None:
     with one_caller:
         numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
         loop(*args)
+
+
+def bits(x: Tensor) -> np.ndarray:
+    """Return a tensor's memory as Numba takes it.
+
+    NumPy has no bfloat16, so each 16-bit type goes as an integer of its own, and `as_float` knows them apart: int16 is
+    bfloat16, uint16 is float16.
+    """
+    if x.dtype == torch.float32:
+        return x.numpy()
+    return x.view(torch.int16 if x.dtype == torch.bfloat16 else torch.uint16).numpy()
 
 
 @cache

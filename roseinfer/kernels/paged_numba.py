@@ -17,7 +17,7 @@ from torch import Tensor
 
 from roseinfer.graphs.operation import operation
 
-from .numba_calls import compiled, run_parallel
+from .numba_calls import bits, compiled, run_parallel
 from .simd import (
     LANES,
     add,
@@ -86,17 +86,6 @@ def compiled_for(dtype: torch.dtype) -> Callable[..., None]:
     out, table = types.Array(types.float32, 3, "C"), types.Array(types.int32, 2, "A")
     signature = types.void(out, new, new, new, pool, pool, index, index, index, table)
     return compiled(signature, parallel=True, fastmath=SUMS)(write_then_attend)
-
-
-def bits(x: Tensor) -> np.ndarray:
-    """Return a tensor's memory as Numba takes it.
-
-    NumPy has no bfloat16, so each 16-bit type goes as an integer of its own, and `as_float` knows them apart: int16 is
-    bfloat16, uint16 is float16.
-    """
-    if x.dtype == torch.float32:
-        return x.numpy()
-    return x.view(torch.int16 if x.dtype == torch.bfloat16 else torch.uint16).numpy()
 
 
 def as_float(x):

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from weakref import ref
 
+from roseinfer.engine.calls import Edge, OneCaller
 from roseinfer.engine.engine import Engine
-from roseinfer.engine.interrupts import Edge
-from roseinfer.engine.one_caller import OneCaller
 from roseinfer.profiling import span
 
 from .request import Request, Sample
@@ -39,14 +38,14 @@ class LiveRequests:
             yield edge
 
     def add(self, requests: Iterable[Request], inbox: Inbox, arrival: float | None = None) -> None:
-        """Let requests wait for their turn. arrival: see Engine.add. Raises as that and Engine.prompt_logprobs do."""
+        """Let requests wait for their turn, which LLM has checked. arrival: see Engine.add. Raises as that does."""
         to = ref(inbox, self._gone.append)
         for request in requests:
             if request.num_prompt_logprobs is not None:
                 prompt_ids = request.samples[0].seq.token_ids
                 request.prompt_logprobs = self.engine.prompt_logprobs(prompt_ids, request.num_prompt_logprobs)
             for sample in request.samples:
-                sample.times = self.engine.add(sample.seq, arrival)
+                sample.times = self.engine.admit(sample.seq, arrival)
                 self._live[sample.seq.seq_id] = request, sample, to
 
     def step(self) -> int:

@@ -239,7 +239,7 @@ class LLM:
     def reset_prefix_cache(self) -> None:
         """Forget the cached blocks of requests that have ended, so that a prompt can be timed a second time."""
         with self._live.call():
-            self.engine.blocks.forget_idle()
+            self.engine.blocks.pool.forget_idle()
 
     def get_tokenizer(self) -> Tokenizer:
         """Return the tokenizer: `.encode(text).ids` and `.decode(ids)`. Raises ValueError if there is none."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
-from roseinfer.engine.interrupts import Edge
-from roseinfer.engine.one_caller import InUse
+from roseinfer.engine.calls import Edge, InUse
 
 from .live_requests import Inbox, LiveRequests
 from .outputs import RequestOutput

@@ -1,6 +1,6 @@
 """AsyncEngine: an LLM on a thread of its own, for an event loop in another one.
 
-The thread is the only one that calls the LLM, from its first step to its last (see engine/one_caller.py). The loop
+The thread is the only one that calls the LLM, from its first step to its last (see engine/calls.py). The loop
 sends it functions to call between two steps, and gets news back: one call of the loop a step, whatever its batch.
 """
 

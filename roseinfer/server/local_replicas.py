@@ -14,7 +14,7 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any
 
 from roseinfer.arguments import counted
-from roseinfer.engine.interrupts import handled_by
+from roseinfer.engine.calls import handled_by
 
 from . import proxy_errors
 from .greeting import greeting

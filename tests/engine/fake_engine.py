@@ -12,6 +12,7 @@ from roseinfer.engine.block_manager import BlockManager
 from roseinfer.engine.policies import policy_for
 from roseinfer.engine.prefix_cache import PrefixCache
 from roseinfer.engine.scheduler import Scheduler
+from roseinfer.engine.speculation.speculation import add_drafts, reserve_drafts, settle_drafts
 from roseinfer.engine.step import Step
 from roseinfer.sampling import NO_TOKEN
 from roseinfer.sequence import SamplingParams, Sequence
@@ -77,9 +78,10 @@ class FakeEngine:
         for seq, n in zip(step.seqs, step.num_new, strict=True):
             seq.num_in_flight -= n
         done = self.scheduler.commit(*computed)
-        for seq, draft, accepted in zip(step.seqs, step.drafts, step.accepted, strict=False):
-            assert 0 <= accepted <= len(draft)
-            if seq.seq_id in self.blocks:
+        if step.drafts:
+            assert 0 <= settle_drafts(self.scheduler, step) <= sum(map(len, step.drafts))
+        for seq in step.seqs:
+            if step.draft_of().get(seq.seq_id) and seq.seq_id in self.blocks:
                 held = len(self.blocks.of(seq.seq_id))
                 assert held == self.blocks.blocks_for(seq.num_cached_tokens), "a block that only a draft needed"
         return done
@@ -88,14 +90,13 @@ class FakeEngine:
         """As Speculation adds them. How many of a draft are right depends on the text alone."""
         preemptions = self.scheduler.num_preemptions
         seqs = list(takewhile(lambda seq: len(seq) == seq.num_cached_tokens + 1, step.seqs))
-        most = self.scheduler.reserve_drafts(step, [self.num_drafts] * len(seqs))
+        most = reserve_drafts(self.scheduler, step, [self.num_drafts] * len(seqs))
         drafts = []
         for seq, n in zip(seqs, most, strict=True):
             assert 0 <= n <= self.num_drafts
             draft, wrong = continuation(seq.token_ids, n), sum(seq.token_ids) % (self.num_drafts + 1)
             drafts.append([token + 1 if i == wrong else token for i, token in enumerate(draft)])
-        step.drafts = drafts
-        step.num_new[: len(drafts)] = [1 + len(draft) for draft in drafts]
+        add_drafts(step, drafts)
         assert self.scheduler.num_preemptions == preemptions, "a draft has preempted a sequence"
 
     def drop(self) -> None:
@@ -140,15 +141,15 @@ class FakeEngine:
     ) -> list[int]:
         """All write, then all read, as in a layer. texts: as the device knows them, with the drafts at their ends."""
         size = self.blocks.block_size
-        copied = {to: list(self.pool[source]) for to, source in self.blocks.copies.items()}
+        copied = {to: list(self.pool[source]) for to, source in self.blocks.pool.copies.items()}
         for to, contents in copied.items():
             self.pool[to] = contents
-        self.blocks.copies.clear()
+        self.blocks.pool.copies.clear()
         for seq, start, end, text in zip(seqs, starts, ends, texts, strict=True):
             table, prints = self.blocks.of(seq.seq_id), fingerprints(text)
             for at in range(start, end):
                 block = table[at // size]
-                assert self.blocks.ref_counts[block] == 1, "a shared block is written"
+                assert self.blocks.pool.ref_counts[block] == 1, "a shared block is written"
                 assert not self.cache or block not in self.cache.of_block, "a block that can be found is written"
                 self.pool[block][at % size] = prints[at]
         tokens = []
@@ -178,7 +179,7 @@ class FakeEngine:
         assert not self.scheduler.has_work, f"not done after {most_steps} steps"
         self.drop()
         self.check()
-        assert self.blocks.num_free == self.blocks.num_blocks and not any(self.blocks.ref_counts)
+        assert self.blocks.num_free == self.blocks.num_blocks and not any(self.blocks.pool.ref_counts)
         for seq in seqs:
             assert_right(seq)
 

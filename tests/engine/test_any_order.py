@@ -103,7 +103,7 @@ class AnyOrder(RuleBasedStateMachine):
     @precondition(lambda self: self.engine.cache and self.engine.cache.idle)
     @rule()
     def evict(self):
-        self.engine.blocks._free.append(self.engine.cache.evict())
+        self.engine.blocks.pool.free.append(self.engine.cache.evict())
 
     @invariant()
     def books_are_in_order(self):

@@ -85,7 +85,7 @@ class Schedules(RuleBasedStateMachine):
         assert self.manager.seq_ids == list(self.tables) and len(self.manager) == len(self.tables)
         assert {i: self.manager.of(i) for i in self.tables} == self.tables
         for i, table in self.tables.items():
-            assert self.manager.table[self.manager.rows[i], : len(table)].tolist() == table
+            assert self.manager.table.ids[self.manager.table.held[i].row, : len(table)].tolist() == table
 
 
 TestSchedules = Schedules.TestCase
@@ -114,13 +114,13 @@ def test_what_nobody_holds_is_neither_freed_nor_shared():
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda m: m._free.pop(),
-        lambda m: m._free.append(m.of(1)[0]),
-        lambda m: m.ref_counts.__setitem__(0, 2),
+        lambda m: m.pool.free.pop(),
+        lambda m: m.pool.free.append(m.of(1)[0]),
+        lambda m: m.pool.ref_counts.__setitem__(0, 2),
         lambda m: m.of(1).append(3),
-        lambda m: m._free_rows.pop(),
-        lambda m: m.table.__setitem__((m.rows[1], 0), 3),
-        lambda m: m._owed.__setitem__(1, 5),
+        lambda m: m.table._free_rows.pop(),
+        lambda m: m.table.ids.__setitem__((m.table.held[1].row, 0), 3),
+        lambda m: setattr(m.table.held[1], "num_owed", 5),
     ],
 )
 def test_check_finds_books_that_are_wrong(damage):

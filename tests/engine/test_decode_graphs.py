@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from devices import ByModule
 from oracles import assert_right, small_llama, small_model
 from small_engines import engine_of, requests
 
@@ -11,6 +12,7 @@ from roseinfer.drive import drive
 from roseinfer.engine import decode_graphs
 from roseinfer.engine.decode_graphs import sizes_up_to
 from roseinfer.engine.engine import Engine
+from roseinfer.engine.runner import Runner
 from roseinfer.models import Model
 from roseinfer.models.weights import prepared_copy
 from roseinfer.profiling.reachable import tensors_of
@@ -25,7 +27,8 @@ def gpt2() -> Model:
 
 def engine_for(model: Model, seqs: list[Sequence], as_on_gpu: bool = False, **settings: bool) -> Engine:
     """as_on_gpu: few sizes, each captured when it first comes."""
-    engine = engine_of(model, seqs, num_blocks=32, max_num_seqs=8, **settings)
+    runner = ByModule if as_on_gpu else Runner
+    engine = engine_of(model, seqs, num_blocks=32, max_num_seqs=8, make_runner=runner, **settings)
     if as_on_gpu:
         engine.runner.graphs.sizes, engine.runner.graphs.capture_after = sizes_up_to(8), 1
     return engine

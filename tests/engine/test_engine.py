@@ -9,6 +9,7 @@ from itertools import product
 
 import pytest
 import torch
+from devices import ByModule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import assert_right, prompts_of, small_llama, small_model
@@ -49,7 +50,7 @@ def check(engine: Engine) -> None:
     engine.blocks.check()
     for seq in engine.scheduler.running:
         assert engine.blocks.blocks_for(seq.num_cached_tokens) <= len(engine.blocks.of(seq.seq_id))
-        assert all(engine.blocks.ref_counts[block] == 1 for block in engine.blocks.of(seq.seq_id))
+        assert all(engine.blocks.pool.ref_counts[block] == 1 for block in engine.blocks.of(seq.seq_id))
         assert seq.num_cached_tokens < len(seq)
     for seq in engine.scheduler.waiting:
         assert seq.num_cached_tokens == 0 and seq.seq_id not in engine.blocks
@@ -345,7 +346,11 @@ def test_as_a_stage_it_cuts_prompts_into_batches_that_a_step_has_room_for(gpt2, 
 
 def test_as_a_stage_it_replays_from_the_first_decode_step_on(gpt2):
     """Half of a short race would else be eager: its median step then lies between two ways to run."""
-    stage = EngineStage(gpt2, num_blocks=8, block_size=8)
+
+    class Recorded(EngineStage):
+        make_runner = ByModule
+
+    stage = Recorded(gpt2, num_blocks=8, block_size=8)
     seqs = requests(gpt2, (3, 5), max_tokens=4)
     for seq, token in zip(seqs, stage.first_tokens(seqs), strict=True):
         seq.append(token)

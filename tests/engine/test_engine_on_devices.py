@@ -6,7 +6,7 @@ from copy import deepcopy
 
 import pytest
 import torch
-from devices import DTYPES
+from devices import DTYPES, ByModule
 
 from roseinfer.bench.ladder import mixed_prompts
 from roseinfer.bench.token_check import NEAR_TIE
@@ -84,7 +84,9 @@ class Eager(EngineStage):
 
 
 class WithGraphs(EngineStage):
-    """The sizes that a GPU has, on a CPU too."""
+    """The graphs and sizes that a GPU has, on a CPU too."""
+
+    make_runner = ByModule
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)

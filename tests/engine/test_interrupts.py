@@ -16,8 +16,8 @@ from tight_llm import EXECUTORS, assert_whole, llm_of
 from roseinfer.drive import drive
 from roseinfer.engine import block_manager
 from roseinfer.engine.as_stage import EngineStage
+from roseinfer.engine.calls import deferred_interrupts, interruptible, noted_interrupts
 from roseinfer.engine.engine import Engine
-from roseinfer.engine.interrupts import deferred_interrupts, interruptible, noted_interrupts
 from roseinfer.llm.llm import LLM
 from roseinfer.sequence import Sequence
 

@@ -159,7 +159,7 @@ def test_in_the_compiled_step_and_in_recorded_ones(family, name):
         run(engine, [*seqs, other])
         assert [seq.output_ids for seq in seqs] == ids
         assert other.output_ids == continued(model, PROMPTS[3], asked(24))[0]
-        assert engine.runner.graphs.graphs
+        assert whole or engine.runner.graphs.graphs
 
 
 @pytest.mark.parametrize("num_drafts", [0, 1, 4])

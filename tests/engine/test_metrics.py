@@ -109,9 +109,10 @@ def test_the_hit_rate_is_the_caches_and_none_without_one(small: GPT2):
 def test_only_the_last_steps_are_kept_and_no_sequence_that_ended(small: GPT2):
     engine = engine_of(small)
     step = Step([Sequence([1], PARAMS)], [1])
-    step.scheduled, step.launched, step.load = 0.0, 0.0, (0, 0)
+    step.scheduled, step.launched, step.load, step.num_given = 0.0, 0.0, (0, 0), [0]
     for n in range(HISTORY + 5):
-        engine.metrics.record(step, n, [])
+        step.ended = float(n)
+        engine.metrics.after_tokens(step, [])
     assert len(engine.metrics.history) == HISTORY and engine.metrics.num_steps == HISTORY + 5
     engine.add(Sequence([1], PARAMS))
     run_out(engine)

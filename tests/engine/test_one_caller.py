@@ -8,7 +8,7 @@ import pytest
 from served import params
 from tight_llm import EXECUTORS, assert_whole, llm_of
 
-from roseinfer.engine.one_caller import OneCaller
+from roseinfer.engine.calls import OneCaller
 
 pytestmark = pytest.mark.slow
 

@@ -285,8 +285,8 @@ def test_a_copy_of_a_block_that_is_yet_to_be_copied():
     engine.add(parent, child)
     step = engine.scheduler.schedule()
     assert (step.seqs, step.num_new) == ([other, parent, child], [1, 1, 1])
-    [source] = set(engine.blocks.copies.values())
-    assert source == engine.blocks.of(other.seq_id)[2] and len(engine.blocks.copies) == 2
+    [source] = set(engine.blocks.pool.copies.values())
+    assert source == engine.blocks.of(other.seq_id)[2] and len(engine.blocks.pool.copies) == 2
     engine.run_out()
 
 
@@ -348,7 +348,7 @@ def test_copies_of_a_step_that_could_not_be_launched_are_made_by_the_next_one(ti
     with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="no thread"):
         patched.setattr(engine.runner.device, "launch", fails)
         engine.step()
-    assert len(engine.blocks.copies) == 1
+    assert len(engine.blocks.pool.copies) == 1
     list(drive(engine))
     assert_right(tiny, [parent, child])
 

@@ -21,7 +21,7 @@ def load_section(about: Mapping[str, Any]) -> Values:
     columns = judge(
         "columns of a block table in the warm-up",
         about["block_table_columns"],
-        blocks.table.shape[1],
+        blocks.table.ids.shape[1],
         why="seq_length / block_size",
     )
     return {

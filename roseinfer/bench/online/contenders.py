@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.drive import LOOK_S, WallClock
+from roseinfer.engine.calls import Stop
 from roseinfer.engine.engine import Engine
-from roseinfer.engine.interrupts import Stop
 from roseinfer.engine.metrics import SequenceTimes
 from roseinfer.engine.step import StepRecord
 from roseinfer.llm.loading import model_to_serve

@@ -9,8 +9,8 @@ from typing import Any
 
 from roseinfer.arguments import each_once, require_count, require_counts, require_known, require_positive
 from roseinfer.arrivals import Arrival, all_at_second_0
+from roseinfer.engine.calls import Stop, noted_interrupts
 from roseinfer.engine.config import DTYPE_BYTES
-from roseinfer.engine.interrupts import Stop, noted_interrupts
 from roseinfer.engine.policies import POLICIES
 from roseinfer.models import Model, load_model, model_config
 from roseinfer.planning.definitions import definitions

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from roseinfer.drive import WallClock, drive_by_clock
+from roseinfer.engine.calls import Stop
 from roseinfer.engine.engine import Engine
-from roseinfer.engine.interrupts import Stop
 from roseinfer.engine.metrics import SequenceTimes
 from roseinfer.engine.step import StepRecord
 from roseinfer.planning.definitions import summary

@@ -114,7 +114,7 @@ def next_line() -> str | None:
 
     Ctrl-C clears the line, and a second Ctrl-C ends the program.
     """
-    from roseinfer.engine.interrupts import handled_by
+    from roseinfer.engine.calls import handled_by
 
     num_pressed = 0
     with handled_by(signal.default_int_handler):  # the command's own one would count it as the end

@@ -20,7 +20,7 @@ class DraftModelProposer:
     """Drafts with a model of its own (Leviathan et al., 2023; Chen et al., 2023), which has its own runner and KV pool.
 
     The pool has the blocks of the engine's: one table tells both models where a sequence's tokens lie.
-    `BlockManager.num_in_draft` says how much of each block the draft model has computed. What it lacks of a text, all
+    `BlockPool.num_in_draft` says how much of each block the draft model has computed. What it lacks of a text, all
     of a prompt at first, it computes when it drafts next. So blocks that the prefix cache finds are of use to it too,
     and preemption, rejected drafts and steps without drafts need no bookkeeping: only tokens of the text count.
 
@@ -50,7 +50,7 @@ class DraftModelProposer:
         A draft is empty for a sequence whose text the draft model has not computed yet: there was more to compute than
         max_num_tokens.
         """
-        copies, self.blocks.copies = self.blocks.copies, {}  # made by the engine's runner, in its own pool
+        copies, self.blocks.pool.copies = self.blocks.pool.copies, {}  # made by the engine's runner, in its own pool
         launched: list[Step] = []
         try:
             wanted = {seq.seq_id: n for seq, n in zip(seqs, most, strict=True) if n}
@@ -69,7 +69,7 @@ class DraftModelProposer:
                 self.runner.drop(step)
             raise
         finally:
-            self.blocks.copies = copies
+            self.blocks.pool.copies = copies
         self._count_computed(launched[0])
         return [_finite(drafts.get(seq.seq_id, [])) for seq in seqs]
 
@@ -94,7 +94,7 @@ class DraftModelProposer:
 
         The last one is always computed again.
         """
-        size, counts = self.blocks.block_size, self.blocks.num_in_draft
+        size, counts = self.blocks.block_size, self.blocks.pool.num_in_draft
         total = 0
         for block in self.blocks.of(seq.seq_id):
             total += counts[block]
@@ -107,7 +107,7 @@ class DraftModelProposer:
         for seq, n in zip(step.seqs, step.num_new, strict=True):
             end, blocks = seq.num_cached_tokens + n, self.blocks.of(seq.seq_id)
             for i in range(seq.num_cached_tokens // size, -(-end // size)):
-                self.blocks.num_in_draft[blocks[i]] = min(size, end - i * size)
+                self.blocks.pool.num_in_draft[blocks[i]] = min(size, end - i * size)
 
 
 def _finite(draft: list[int]) -> list[int]:

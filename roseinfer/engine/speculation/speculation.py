@@ -10,6 +10,8 @@ from roseinfer.models import Model
 from roseinfer.sequence import Sequence
 
 from ..config import EngineConfig
+from ..feature import Feature
+from ..metrics import EngineMetrics
 from ..scheduler import Scheduler
 from ..step import Step
 from .draft_model import DraftModelProposer
@@ -31,47 +33,94 @@ class Proposer(Protocol):
         """Return a draft of up to most[i] tokens for each of seqs, where most[i] is at most what `wishes` returned."""
 
 
-class Speculation:
+class Speculation(Feature):
     """Adds drafts to steps. proposer: makes them. payoff: decides, from measured steps, whether a step gets drafts."""
 
-    def __init__(self, proposer: Proposer, scheduler: Scheduler) -> None:
-        self.proposer, self.scheduler = proposer, scheduler
+    def __init__(self, proposer: Proposer, scheduler: Scheduler, metrics: EngineMetrics) -> None:
+        self.proposer, self.scheduler, self.metrics = proposer, scheduler, metrics
         self.payoff = Payoff()
 
     def warm_up(self) -> None:
         self.proposer.warm_up()
 
-    def add_drafts(self, step: Step) -> None:
+    def before_launch(self, step: Step) -> None:
         """Add drafts to the sequences of a step that decode, as many as there are tokens and blocks for."""
+        # 1. Ask which drafts can be made, and whether they pay.
         seqs = list(takewhile(_decodes, step.seqs))
         wishes = self.proposer.wishes(seqs)
         if not any(wishes) or not self.payoff.is_worth(len(seqs), sum(wishes)):
             return
-        most = self.scheduler.reserve_drafts(step, wishes)
+        # 2. Make them, in blocks that are reserved for them.
+        most = reserve_drafts(self.scheduler, step, wishes)
         if not any(most):
             return
         drafts = self.proposer.propose(seqs, most)
         for seq, draft in zip(seqs, drafts, strict=True):
             self.scheduler.blocks.trim(seq.seq_id, len(seq) + len(draft))
+        # 3. Let the step verify them.
         if any(drafts):
-            step.drafts = drafts
-            step.num_new[: len(drafts)] = [1 + len(draft) for draft in drafts]
+            add_drafts(step, drafts)
 
-    def observe(self, step: Step, seconds: float) -> None:
-        """Record that a step was committed `seconds` after it began to be scheduled.
+    def after_tokens(self, step: Step, done: list[Sequence]) -> None:
+        """Count the drafts that held, and give back the blocks that only the others needed.
 
-        Steps with prompts are left out: how long they take depends on the prompts.
+        How long steps with prompts take depends on the prompts: whether drafts pay is learnt from the others.
         """
-        num_drafted = sum(map(len, step.drafts))
-        if sum(step.num_new) == len(step.seqs) + num_drafted:
-            self.payoff.observe(len(step.seqs), num_drafted, sum(step.accepted), seconds)
+        num_seqs, num_drafted = len(step.seqs), sum(map(len, step.drafts))
+        num_accepted = settle_drafts(self.scheduler, step) if step.drafts else 0
+        self.metrics.num_drafted += num_drafted
+        self.metrics.num_accepted += num_accepted
+        if sum(step.num_new) == num_seqs + num_drafted:
+            self.payoff.observe(num_seqs, num_drafted, num_accepted, step.ended - step.scheduled)
+
+    def after_drop(self) -> None:
+        """Give back the blocks of drafts that no step is going to verify."""
+        for seq in self.scheduler.running:
+            self.scheduler.blocks.trim(seq.seq_id, len(seq))
+
+
+def reserve_drafts(scheduler: Scheduler, step: Step, wishes: List[int]) -> list[int]:
+    """Return how many draft tokens each of a step's first sequences may have, up to its wish, and reserve blocks.
+
+    The limits are what is left of the step's tokens, of the sequence's, and of the free blocks. Nothing is preempted
+    for a draft.
+    """
+    blocks, size = scheduler.blocks, scheduler.blocks.block_size
+    room, most = scheduler.max_num_batched_tokens - sum(step.num_new), []
+    for seq, wish in zip(step.seqs[: len(wishes)], wishes, strict=True):
+        slots = (len(blocks.of(seq.seq_id)) + blocks.num_free) * size - len(seq)
+        # Its last draft is never its last token: one more follows, whether or not the draft holds.
+        most.append(min(wish, room, seq.max_len - len(seq) - 1, slots))
+        room -= most[-1]
+        if most[-1]:
+            blocks.reserve({seq.seq_id: len(seq) + most[-1]})
+    return most
+
+
+def add_drafts(step: Step, drafts: list[list[int]]) -> None:
+    """Let a step verify drafts of its first sequences."""
+    step.drafts = [*drafts, *([] for _ in step.seqs[len(drafts) :])]
+    step.num_new = [n + len(draft) for n, draft in zip(step.num_new, step.drafts, strict=True)]
+
+
+def settle_drafts(scheduler: Scheduler, step: Step) -> int:
+    """Give back the blocks that only rejected drafts needed, and return how many tokens of drafts were accepted."""
+    num_accepted = 0
+    for seq, draft, num_given in zip(step.seqs, step.drafts, step.num_given, strict=True):
+        if draft:
+            num_accepted += max(0, num_given - (not seq.error))  # the last token is no draft's
+            if seq.seq_id in scheduler.blocks:
+                scheduler.blocks.trim(seq.seq_id, seq.num_cached_tokens)
+    return num_accepted
 
 
 def _decodes(seq: Sequence) -> bool:
     return len(seq) == seq.num_cached_tokens + 1
 
 
-def speculation_of(config: EngineConfig, target: Model, scheduler: Scheduler) -> Speculation | None:
+def speculation_of(
+    config: EngineConfig, target: Model, scheduler: Scheduler, metrics: EngineMetrics
+) -> Speculation | None:
     """Return the speculation that an engine's settings ask for, None for none.
 
     Raises ValueError for a draft model that does not suit the target.
@@ -82,10 +131,10 @@ def speculation_of(config: EngineConfig, target: Model, scheduler: Scheduler) ->
     longest = config.longest(target.config)
     wanted.check_sizes(config.step_tokens, longest)
     if wanted.method == NGRAM:
-        return Speculation(NGramProposer(wanted.num_tokens, *wanted.lookup_sizes), scheduler)
+        return Speculation(NGramProposer(wanted.num_tokens, *wanted.lookup_sizes), scheduler, metrics)
     draft = _suitable(wanted, target, longest)
     proposer = DraftModelProposer(draft, scheduler.blocks, wanted.num_tokens, config.step_tokens, config.enforce_eager)
-    return Speculation(proposer, scheduler)
+    return Speculation(proposer, scheduler, metrics)
 
 
 def _suitable(wanted: SpeculativeConfig, target: Model, longest: int) -> Model:

@@ -141,7 +141,7 @@ def test_the_engine_runs_with_just_the_blocks_that_it_needs(spec: str, monkeypat
     assert order == [("engine", precision, size) for size in (1, 3) for precision in ("float32", "int8")] * 2
     assert result.left_out == {}
     [llm] = made_llms(monkeypatch, spec)
-    assert llm.engine.blocks.num_blocks == 3 * 2 and len(llm.engine.blocks.table) == 3  # 68 tokens: two blocks each
+    assert llm.engine.blocks.num_blocks == 3 * 2 and len(llm.engine.blocks.table.ids) == 3  # 68 tokens: two blocks each
 
 
 def made_llms(monkeypatch: pytest.MonkeyPatch, spec: str) -> list[LLM]:

@@ -12,8 +12,8 @@ from oracles import prompts_of
 
 from roseinfer.arrivals import Arrival
 from roseinfer.bench.online import serve
+from roseinfer.engine.calls import noted_interrupts
 from roseinfer.engine.engine import Engine
-from roseinfer.engine.interrupts import noted_interrupts
 from roseinfer.models import GPT2
 from roseinfer.reference import reference_generate
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from devices import CUDA
+from devices import CUDA, ByModule
 from tiers import at_night
 
 from course.contract import PROMISES, Promise
@@ -24,6 +24,7 @@ class EngineAsOnGPU(EngineStage):
     """Decode steps filled up to few sizes, each captured when it first comes."""
 
     name = "engine_as_on_gpu"
+    make_runner = ByModule
 
     def __init__(self, model: Model, **sizes: int) -> None:
         super().__init__(model, **sizes)

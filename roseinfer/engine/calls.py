@@ -1,6 +1,6 @@
-"""Delay Ctrl-C until no work is half done.
+"""Calls of an engine: one at a time, and whole. Ctrl-C waits until no work is half done.
 
-Python delivers signals to the main thread alone, so in any other thread all of this does nothing.
+Python delivers signals to the main thread alone, so in any other thread Ctrl-C changes nothing here.
 """
 
 from __future__ import annotations
@@ -8,12 +8,54 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import current_thread, main_thread
+from threading import Lock, Thread, current_thread, main_thread
 from types import FrameType
 
 Handler = Callable[[int, FrameType | None], object]
 Edge = Callable[[], None]
 Stop = Callable[[], bool]
+
+
+class InUse(RuntimeError):
+    """Raised for a call that came while another was under way. It has changed nothing, and the other one goes on."""
+
+
+class OneCaller:
+    """Lets one call at a time into an object. name: how the error names the object."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._lock = Lock()
+        self._thread: Thread | None = None  # of the call that is under way
+
+    @contextmanager
+    def call(self) -> Iterator[Edge]:
+        """Enter a call. Ctrl-C waits for its end, and for its edges: see deferred_interrupts.
+
+        Raises InUse, a RuntimeError, while another call is under way: in another thread, or further up in this one.
+        """
+        with deferred_interrupts() as edge:
+            if not self._lock.acquire(blocking=False):
+                raise InUse(self._why())
+            try:
+                self._thread = current_thread()
+                yield edge
+            finally:
+                self._thread = None
+                self._lock.release()
+
+    def _why(self) -> str:
+        name, thread = self.name, self._thread
+        if thread is current_thread():
+            return (
+                f"{name} is in the middle of a call in this thread: a scheduling policy, a finalizer or a signal "
+                "handler that runs inside it cannot make another one. Make it when the first one has returned"
+            )
+        who = f" ({thread.name!r})" if thread else ""
+        return (
+            f"{name} is in use by another thread{who}, whose call goes on: one thread at a time may call it. Make all "
+            f"calls in one thread, put a lock around them, or give each thread its own {name}"
+        )
 
 
 class _Deferral:
