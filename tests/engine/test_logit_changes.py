@@ -269,7 +269,7 @@ def test_half_precision_logits_change_in_float32():
     seqs = [Sequence([1, 7], asked()), Sequence([1, 7], asked(presence_penalty=0.2))]
     for seq in seqs:
         seq.num_prompt_tokens = 1
-    changed = logit_changes.changed_rows(seqs, (), [2, 2])
+    changed = logit_changes.changed_rows(seqs, {}, [2, 2])
     made, tokens = logit_changes.LogitChanges(())(logits, logits.argmax(-1), changed)
     assert tokens.tolist() == [7, 8] and made.dtype == torch.float32
     assert float(made[1, 7]) == pytest.approx(29.8) and float(made[0, 7]) == 30.0
@@ -330,7 +330,7 @@ def test_an_extreme_value_that_is_allowed_leaves_tokens_to_choose(small, name, d
 @pytest.mark.parametrize("penalty", [1e-300, 1e300])
 def test_a_penalty_makes_no_infinity_of_a_logit_and_no_logit_of_a_ban(penalty):
     logits = torch.tensor([[0.0, 30.0, -30.0, NEVER, 1e38, -1e38]])
-    changed = logit_changes.changed_rows([Sequence([*range(6)], asked(repetition_penalty=penalty))], (), [6])
+    changed = logit_changes.changed_rows([Sequence([*range(6)], asked(repetition_penalty=penalty))], {}, [6])
     made, tokens = logit_changes.LogitChanges(())(logits, logits.argmax(-1), changed)
     assert made.isfinite().tolist() == [[True, True, True, False, True, True]] and made[0, 3] == NEVER
     assert tokens.tolist() == [1 if penalty < 1 else 4]

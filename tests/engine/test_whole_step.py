@@ -86,14 +86,19 @@ def test_a_step_gives_what_the_modules_give(name, quantization):
 def logits_by_length(engine: Engine, num_beside: int) -> torch.Tensor:
     """Logits [9, V] of a sequence's new tokens, beside so many others; of drafts, those of the tokens that hold."""
     seq, *others = requests(engine.model, [30, 5, 13, 21], max_tokens=9)
-    found, choose = {}, engine.runner.choose
+    found, work = {}, engine.runner.work
 
-    def noted(logits, tokens, seqs, lengths, *more):
-        rows = zip(logits.clone(), seqs, lengths.tolist(), strict=False)
-        found.update({length: row for row, of, length in rows if of is seq})
-        return choose(logits, tokens, seqs, lengths, *more)
+    def noted(step, batch, last, compute):
+        def seen(batch):
+            logits, tokens = compute(batch)
+            lengths = engine.runner.row_lengths(step, batch).tolist()
+            rows = zip(logits[: len(lengths)].clone(), step.rows, lengths, strict=True)
+            found.update({length: row for row, of, length in rows if of is seq})
+            return logits, tokens
 
-    engine.runner.choose = noted
+        return work(step, batch, last, seen)
+
+    engine.runner.work = noted
     for each in (*others[:num_beside], seq):
         engine.add(each)
     for _ in drive(engine):

@@ -12,6 +12,7 @@ from served import BLOCKS, IDS, TEXTS, TOKENIZER, params, texts
 from tokenizers_of_all_kinds import tokenizer_of
 
 import roseinfer
+from roseinfer.engine.runner import copied_to_host
 from roseinfer.generate import check_honoured
 from roseinfer.llm.llm import LLM
 from roseinfer.models import GPT2, load_model
@@ -342,17 +343,16 @@ def test_one_request_of_a_stream_is_aborted(llm):
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 @pytest.mark.parametrize("at_step", [1, 2, 5])
 def test_whatever_ends_it_frees_everything(llm, monkeypatch, error, at_step):
-    runner = llm.engine.runner
-    wanted, sampler, calls = texts(llm.generate(TEXTS, params())), runner.sampler, []
+    wanted, calls = texts(llm.generate(TEXTS, params())), []
 
     def interrupted(*inputs):
         """Behind the forward: its K and V are written."""
         calls.append(inputs)
         if len(calls) == at_step:
             raise error
-        return sampler(*inputs)
+        return copied_to_host(*inputs)
 
-    monkeypatch.setattr(runner, "sampler", interrupted)
+    monkeypatch.setattr("roseinfer.engine.runner.copied_to_host", interrupted)
     with pytest.raises(error):
         llm.generate(TEXTS, params())
     assert llm.engine.blocks.num_free == BLOCKS and not llm.engine.has_work
