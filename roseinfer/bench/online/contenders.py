@@ -19,6 +19,7 @@ from roseinfer.models import Model, load_model, to_hf
 from ..contenders import ContenderFailed, blame
 from ..peers import wait_until_idle
 from ..race_setting import ENGINE, RaceSetting
+from ..settings import HF, NO_CACHE, ONLINE
 from .serve import OnlineRun, serve
 from .workload import Work
 
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
     from transformers.generation.continuous_batching import ContinuousBatchingManager
 
-NO_CACHE, HF = "no-prefix-cache", "hf"
-NAMES = {ENGINE: ENGINE, NO_CACHE: "engine, no prefix cache", HF: "HF continuous batching"}  # as one types them
-CONTENDERS = tuple(NAMES)
-USUAL = (ENGINE, HF)
 FIRST_COME = "fcfs"
 NO_END = -1  # for transformers: no token ends a request
 
@@ -44,8 +41,8 @@ class OnlineContender:
     run: Callable[[Work, Stop], OnlineRun]
 
     @property
-    def key(self) -> tuple[str, int]:
-        return self.name, self.budget
+    def called(self) -> str:
+        return f"{self.name}, budget {self.budget}"
 
 
 def contenders_of(
@@ -65,7 +62,7 @@ def contenders_of(
             theirs = to_hf(load_model(setting.spec, setting.device, getattr(torch, dtype)))
             makers.append(lambda budget: hf(setting, theirs, budget))
         except ValueError as error:
-            left_out[NAMES[HF]] = str(error)
+            left_out[ONLINE[HF]] = str(error)
     return [make(budget) for budget in budgets for make in makers], left_out
 
 
@@ -78,7 +75,7 @@ def engine(setting: RaceSetting, model: Model, budget: int, policy: str, with_ca
 
     It has blocks for all sequences that run at a time.
     """
-    name = NAMES[ENGINE if with_cache else NO_CACHE] + ("" if policy == FIRST_COME else f", {policy}")
+    name = ONLINE[ENGINE if with_cache else NO_CACHE] + ("" if policy == FIRST_COME else f", {policy}")
     seqs = _seqs_within(setting, budget)
     num_blocks = setting.num_blocks(seqs)
 
@@ -114,7 +111,7 @@ def hf(setting: RaceSetting, model: PreTrainedModel, budget: int) -> OnlineConte
 
     Its pages, prefix sharing and all else have its own defaults, in a cache that holds all requests that may run.
     """
-    name, seqs = NAMES[HF], _seqs_within(setting, budget)
+    name, seqs = ONLINE[HF], _seqs_within(setting, budget)
 
     def run(work: Work, stop: Stop) -> OnlineRun:
         with blame(name, f"a run with a budget of {budget}"), managed(model, setting, budget, seqs) as manager:
