@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as List
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -122,29 +123,27 @@ def hf(setting: RaceSetting, model: PreTrainedModel, budget: int) -> OnlineConte
     return OnlineContender(name, budget, seqs, run)
 
 
-class managed:
-    """Yield a manager that takes requests, as in `with managed(...) as manager`; afterwards its thread has ended."""
+@contextmanager
+def managed(
+    model: PreTrainedModel, setting: RaceSetting, budget: int, max_num_seqs: int
+) -> Iterator[ContinuousBatchingManager]:
+    """Yield a manager that takes requests; afterwards its thread has ended."""
+    from transformers import ContinuousBatchingConfig, GenerationConfig
 
-    def __init__(self, model: PreTrainedModel, setting: RaceSetting, budget: int, max_num_seqs: int) -> None:
-        from transformers import ContinuousBatchingConfig, GenerationConfig
-
-        page_size = ContinuousBatchingConfig.page_size
-        config = ContinuousBatchingConfig(
-            num_blocks=setting.num_blocks(max_num_seqs, page_size),
-            max_batch_tokens=budget,
-            max_requests_per_batch=max_num_seqs,
-        )
-        generation = GenerationConfig(do_sample=False, eos_token_id=NO_END, pad_token_id=0)
-        self.manager = model.init_continuous_batching(generation_config=generation, continuous_batching_config=config)
-
-    def __enter__(self) -> ContinuousBatchingManager:
-        self.manager.warmup()  # its cache is allocated
-        self.manager.start()
-        return self.manager
-
-    def __exit__(self, *error: object) -> None:
-        self.manager.stop(hard_stop=True)
-        self.manager.destroy()
+    config = ContinuousBatchingConfig(
+        num_blocks=setting.num_blocks(max_num_seqs, ContinuousBatchingConfig.page_size),
+        max_batch_tokens=budget,
+        max_requests_per_batch=max_num_seqs,
+    )
+    generation = GenerationConfig(do_sample=False, eos_token_id=NO_END, pad_token_id=0)
+    manager = model.init_continuous_batching(generation_config=generation, continuous_batching_config=config)
+    manager.warmup()  # its cache is allocated
+    manager.start()
+    try:
+        yield manager
+    finally:
+        manager.stop(hard_stop=True)
+        manager.destroy()
 
 
 def serve_hf(manager: ContinuousBatchingManager, work: Work, stop: Stop) -> OnlineRun:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from roseinfer.arrivals import Arrival, all_at_second_0
+from roseinfer.arrivals import all_at_second_0
 from roseinfer.engine.interrupts import Stop, noted_interrupts
 from roseinfer.models import Model, load_model, model_config
 from roseinfer.planning.definitions import definitions
@@ -55,9 +55,9 @@ def online(setting: Online, on_progress: OnProgress | None = None) -> OnlineResu
     running, left_out = contenders_of(shared, setting.dtype, setting.contenders, setting.policies, setting.budgets)
     if not running:
         raise ContenderFailed(f"no contender can run: {'; '.join(left_out.values())}")
-    race = _Race(model, running, setting, on_progress)
     with noted_interrupts() as stop:
-        race.run(lengths, stop)
+        race = _Race(model, running, setting, stop, on_progress)
+        race.run()
     return OnlineResult(
         arguments=setting.record(),
         **describe_host(model.device),
@@ -65,7 +65,7 @@ def online(setting: Online, on_progress: OnProgress | None = None) -> OnlineResu
         capacity=race.capacity,
         rows=rows_of(race.samples),
         samples=race.samples,
-        tokens=race.verdicts,
+        tokens=race.referee.verdicts,
         interrupted=race.interrupted,
         left_out=left_out,
     )
@@ -79,59 +79,52 @@ class _Race:
         model: Model,
         running: list[OnlineContender],
         setting: Online,
+        stop: Stop,
         on_progress: OnProgress | None,
     ) -> None:
-        self.running, self.setting, self.model, self.repeats = running, setting, model, setting.repeats
-        self.verdicts: dict[str, str] = {}
+        self.model, self.running, self.setting, self.stop = model, running, setting, stop
+        self.work = with_prompts(setting.arrivals(None), model, setting.seed)
+        self.referee = Referee(model, [prompt for _, prompt in self.work])
         self.samples: list[dict[str, Any]] = []
         self.capacity: dict[str, Any] | None = None
         self.interrupted: str | None = None
-        self._on_progress = on_progress
-        self._runs_begun = 0
+        self._progress = self._planned(on_progress)
 
-    def run(self, lengths: list[Arrival], stop: Stop) -> None:
-        work = with_prompts(lengths, self.model, self.setting.seed)
-        loads = self.setting.loads
-        self._referee = Referee(self.model, [prompt for _, prompt in work])
-        self.verdicts = self._referee.verdicts
-        num_loads = max(1, len(self.setting.rates) + len(loads))
-        self._runs_total = len(self.running) * (1 + num_loads * self.repeats) + bool(loads)
-        self._progress = self._planned(work, num_loads)
+    def run(self) -> None:
+        """Run all, until `stop` says that it is enough; `interrupted` says where that was."""
+        self.interrupted = "in a warm-up, or between two runs"
         for contender in self.running:
-            if not stop():
-                self._one("warm-up", contender, warm_up(work), stop)
-        if loads and not stop():
-            self._measure_capacity(work, stop)
+            if self.stop():
+                return
+            self._one("warm-up", contender, warm_up(self.work))
+        if self.setting.loads and not self.stop():
+            self._measure_capacity()
         for load in self._loads():
-            if not stop():
-                self._measure(load, stop)
-        if self._runs_begun < self._runs_total and not self.interrupted:
-            self.interrupted = "in a warm-up, or between two runs"
+            work = with_prompts(self.setting.arrivals(load.rate), self.model, self.setting.seed)
+            for repeat, _, contender in turns(self.running, self.setting.repeats):
+                if self.stop() or not self._measured(load, work, repeat, contender):
+                    return
+        if not self.setting.loads or self.capacity:
+            self.interrupted = None
 
-    def _planned(self, work: Work, num_loads: int) -> Progress:
+    def _planned(self, on_progress: OnProgress | None) -> Progress:
         """Plan the progress of all runs in tokens. Runs by a rate or a trace last at least until their last arrival."""
-        tokens = num_tokens(warm_up(work)) + num_loads * self.repeats * num_tokens(work)
+        setting = self.setting
+        num_runs = max(1, len(setting.rates) + len(setting.loads)) * setting.repeats  # of each contender
+        tokens = num_tokens(warm_up(self.work)) + num_runs * num_tokens(self.work)
         planned = {contender.called: tokens for contender in self.running}
-        planned[self.running[0].called] += bool(self.setting.loads) * num_tokens(work)
-        known = [None] if self.setting.trace else self.setting.rates
-        coming = sum(self.setting.arrivals(rate)[-1].seconds for rate in known)
-        return Progress(
-            self._on_progress, planned, self._runs_total, at_least=len(self.running) * self.repeats * coming
-        )
+        planned[self.running[0].called] += bool(setting.loads) * num_tokens(self.work)
+        known = [None] if setting.trace else setting.rates
+        coming = sum(setting.arrivals(rate)[-1].seconds for rate in known)
+        runs_total = len(self.running) * (1 + num_runs) + bool(setting.loads)
+        return Progress(on_progress, planned, runs_total, at_least=len(self.running) * setting.repeats * coming)
 
-    def _measure_capacity(self, work: Work, stop: Stop) -> None:
+    def _measure_capacity(self) -> None:
         first = self.running[0]
-        served = self._one("capacity", first, work, stop)
-        if not served.complete:
-            return
-        record = served.record()
-        self.capacity = {
-            "name": first.name,
-            "budget": first.budget,
-            "requests_per_second": record["requests_per_second"],
-            "tokens_per_second": record["tokens_per_second"],
-            "seconds": record["seconds"],
-        }
+        served = self._one("capacity", first, self.work)
+        if served.complete:
+            record, figures = served.record(), ("requests_per_second", "tokens_per_second", "seconds")
+            self.capacity = {"name": first.name, "budget": first.budget} | {name: record[name] for name in figures}
 
     def _loads(self) -> Iterator[Load]:
         rates, loads = self.setting.rates, self.setting.loads
@@ -146,42 +139,25 @@ class _Race:
                 rate = share * self.capacity["requests_per_second"]
                 yield Load(f"{share:.0%} of capacity", rate, share)
 
-    def _measure(self, load: Load, stop: Stop) -> None:
-        work = with_prompts(self.setting.arrivals(load.rate), self.model, self.setting.seed)
-        by_name = {contender.called: contender for contender in self.running}
-        for repeat, _, name in turns(list(by_name), self.repeats):
-            if stop():
-                return
-            contender = by_name[name]
-            served = self._one(f"{load.label}, {phase_of(repeat, self.repeats)}", contender, work, stop, repeat)
-            self.samples.append(
-                {
-                    "name": contender.name,
-                    "budget": contender.budget,
-                    "max_num_seqs": contender.max_num_seqs,
-                    "load": load.label,
-                    "rate": load.rate,
-                    "share": load.share,
-                    "repeat": repeat,
-                    **served.record(),
-                }
-            )
-            if not served.complete:
-                done = f"{sum(served.finished)} of {served.num_requests} requests were done"
-                self.interrupted = f"{contender.called}, {load.label}: {done}"
-                return
-            self._check(contender, [arrival.output_len for arrival, _ in work], served)
-
-    def _one(self, phase: str, contender: OnlineContender, work: Work, stop: Stop, repeat: int = -1) -> OnlineRun:
-        self._runs_begun += 1
-        self._progress.begin(phase, contender.called, num_tokens(work), repeat)
-        return contender.run(work, stop)
-
-    def _check(self, contender: OnlineContender, lengths: list[int], served: OnlineRun) -> None:
-        if [len(output) for output in served.outputs] != lengths:
+    def _measured(self, load: Load, work: Work, repeat: int, contender: OnlineContender) -> bool:
+        """Take a sample; return whether the run was complete."""
+        served = self._one(f"{load.label}, {phase_of(repeat, self.setting.repeats)}", contender, work, repeat)
+        who = {"name": contender.name, "budget": contender.budget, "max_num_seqs": contender.max_num_seqs}
+        when = {"load": load.label, "rate": load.rate, "share": load.share, "repeat": repeat}
+        self.samples.append(who | when | served.record())
+        if not served.complete:
+            done = f"{sum(served.finished)} of {served.num_requests} requests were done"
+            self.interrupted = f"{contender.called}, {load.label}: {done}"
+            return False
+        if [len(output) for output in served.outputs] != [arrival.output_len for arrival, _ in work]:
             raise ContenderFailed(f"{contender.name} gave outputs of other lengths than were asked for")
         if self.setting.dtype == "float32":
-            self._referee.check(contender.name, served.outputs, NEAR_TIE)
+            self.referee.check(contender.name, served.outputs, NEAR_TIE)
+        return True
+
+    def _one(self, phase: str, contender: OnlineContender, work: Work, repeat: int = -1) -> OnlineRun:
+        self._progress.begin(phase, contender.called, num_tokens(work), repeat)
+        return contender.run(work, self.stop)
 
 
 def num_tokens(work: Work) -> int:

@@ -53,18 +53,6 @@ def test_resident_memory_is_at_most_its_peak():
     assert 10_000_000 < now and resident("VmHWM") >= now
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"quantization": "int3"}, "quantization: unknown value 'int3'"),
-        ({"batch_size": 0}, "batch_size must be an integer of at least 1, got 0"),
-    ],
-)
-def test_a_bad_memory_run_is_refused(changed: dict, message: str):
-    with pytest.raises(ValueError, match=message):
-        Memory(**changed)
-
-
 def test_a_contender_that_fails_there_says_so_once(monkeypatch: pytest.MonkeyPatch):
     def fails(*setting: object):
         raise ContenderFailed("engine float32 failed in a batch of 8")

@@ -61,21 +61,6 @@ def test_prompts_share_a_prefix_and_nothing_else(small: GPT2):
     assert len({tuple(prompt[:8]) for prompt in prompts}) == 1 and len({tuple(p[8:]) for p in prompts}) == 5
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"num_requests": 0}, "num_requests must be an integer from 1 to 1,000,000, got 0"),
-        ({"burst": 0}, "burst must be an integer of at least 1, got 0"),
-        ({"prefix_len": -1}, "prefix_len must be an integer of at least 0, got -1"),
-        ({"prompt_lens": (3, 2)}, r"prompt_lens must be .*got \(3, 2\)"),
-        ({"output_lens": 5}, "output_lens must be .*got 5"),
-    ],
-)
-def test_a_bad_workload_is_refused(changed: dict, message: str):
-    with pytest.raises(ValueError, match=message):
-        Workload(**changed)
-
-
 # The race
 
 
@@ -202,26 +187,9 @@ def test_progress_counts_every_run(spec: str):
     ]
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"contenders": ["vllm"]}, "contenders: unknown value 'vllm'"),
-        ({"contenders": []}, "contenders must be a list with each value once"),
-        ({"policies": ["random"]}, "policies: unknown value 'random'"),
-        ({"budgets": [0]}, "budgets must be an integer of at least 1, got 0"),
-        ({"budgets": [8, 8]}, r"budgets must be a list with each value once, got \[8, 8\]"),
-        ({"max_num_seqs": 0}, "max_num_seqs must be an integer of at least 1, got 0"),
-        ({"rates": [0.0]}, "rates must be a number above 0, got 0.0"),
-        ({"loads": [-1.0]}, "loads must be a number above 0, got -1.0"),
-        ({"repeats": 0}, "repeats must be an integer of at least 1, got 0"),
-        ({"dtype": "int8"}, "dtype: unknown value 'int8'"),
-        ({"prompt_lens": (200, 200)}, "a request of .* tokens, prompt and output, .*=192"),
-        ({"trace": Path("t"), "rates": [1.0]}, "a trace has times of its own"),
-    ],
-)
-def test_bad_arguments_are_refused(spec: str, changed: dict, message: str):
-    with pytest.raises(ValueError, match=message):
-        served(spec, **changed)
+def test_requests_that_are_too_long_are_refused(spec: str):
+    with pytest.raises(ValueError, match="a request of .* tokens, prompt and output, .*=192"):
+        served(spec, prompt_lens=(200, 200))
 
 
 # Rows
@@ -288,11 +256,6 @@ def test_a_long_prompt_takes_as_many_steps_as_the_budget_leaves_room_for(spec: s
     ("changed", "message"),
     [
         ({"budgets": [8]}, "budgets must be an integer of at least 9, got 8"),
-        ({"budgets": []}, "budgets must be a list with each value once"),
-        ({"prompt_len": 0}, "prompt_len must be an integer of at least 1, got 0"),
-        ({"num_decoding": 0}, "num_decoding must be an integer of at least 1, got 0"),
-        ({"repeats": 0}, "repeats must be an integer of at least 1, got 0"),
-        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
         ({}, "prompt_len=448 and .* tokens, allowed: 192"),
     ],
 )
