@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from roseinfer.bench.settings import Chunks, Executors, Host, Ladder, Memory, Offline, Online, Serve, Workload
-from roseinfer.settings import Settings
+from roseinfer.settings import NATURAL, POSITIVE, SIZES, Settings
 
 ALL = (Ladder, Offline, Online, Chunks, Memory, Host, Executors, Serve)
 
@@ -41,25 +41,28 @@ def test_the_share_of_the_requests_that_runs():
     assert [Online(num_requests=40, scale=scale).record()["num_requests"] for scale in (1, 0.1, 0.001)] == [40, 4, 1]
 
 
+@pytest.mark.parametrize("settings", (*ALL, Workload))
+def test_every_count_and_every_list_of_sizes_is_checked(settings: type[Settings]):
+    wrong = {NATURAL: [(-1, "at least 0, got -1")], POSITIVE: [(0, "at least 1, got 0"), (True, "got True")]}
+    wrong |= {SIZES: [([0], "at least 1, got 0"), ([], "each value once"), ([8, 8], "each value once")]}
+    checks = {own.name: own.metadata.get("check") for own in fields(settings) if own.type in ("int", "List[int]")}
+    assert {name for name, check in checks.items() if not check} == ({"port", "seed"} if settings is Serve else set())
+    assert {name for name, check in checks.items() if check is NATURAL} <= {"seed", "prefix_len"}
+    for own in fields(settings):
+        for value, message in wrong.get(own.metadata.get("check"), ()):
+            with pytest.raises(ValueError, match=f"^{own.name} must be .*{message}"):
+                settings(**{own.name: value})
+
+
 @pytest.mark.parametrize(
     ("settings", "changed", "message"),
     [
-        (Ladder, {"batch_size": 0}, "batch_size must be an integer of at least 1, got 0"),
-        (Ladder, {"prompt_len": 0}, "prompt_len must be an integer of at least 1, got 0"),
         (Ladder, {"max_new_tokens": 1}, "max_new_tokens must be an integer of at least 2, got 1"),
-        (Ladder, {"repeats": 0}, "repeats must be an integer of at least 1, got 0"),
-        (Ladder, {"seed": -1}, "seed must be an integer of at least 0, got -1"),
         (Ladder, {"hf_caches": ["sliding"]}, "hf_caches must be a list of 'dynamic', 'static', each once"),
         (Ladder, {"hf_caches": "static"}, "hf_caches must be a list"),
         (Offline, {"dtypes": ["float64"]}, "dtypes: unknown value 'float64' .*allowed: float32, bfloat16, float16$"),
         (Offline, {"quantization": ["int2"]}, "quantization: unknown value 'int2' .*allowed: int8, int4$"),
         (Offline, {"dtypes": []}, "precisions must be a list with each value once"),
-        (Offline, {"batch_sizes": [0]}, "batch_sizes must be an integer of at least 1, got 0"),
-        (Offline, {"batch_sizes": []}, "batch_sizes must be a list with each value once"),
-        (Offline, {"prompt_lens": [True]}, "prompt_lens must be an integer of at least 1, got True"),
-        (Offline, {"max_tokens": 0}, "max_tokens must be an integer of at least 1, got 0"),
-        (Offline, {"repeats": 0}, "repeats must be an integer of at least 1, got 0"),
-        (Offline, {"seed": -1}, "seed must be an integer of at least 0, got -1"),
         (
             Offline,
             {"prompts": "repeated"},
@@ -67,28 +70,17 @@ def test_the_share_of_the_requests_that_runs():
         ),
         (Offline, {"speculative": "x"}, "speculative: unknown value 'x'"),
         (Workload, {"num_requests": 0}, "num_requests must be an integer from 1 to 1,000,000, got 0"),
-        (Workload, {"burst": 0}, "burst must be an integer of at least 1, got 0"),
-        (Workload, {"prefix_len": -1}, "prefix_len must be an integer of at least 0, got -1"),
         (Workload, {"prompt_lens": (3, 2)}, r"prompt_lens must be .*got \(3, 2\)"),
         (Workload, {"output_lens": 5}, "output_lens must be .*got 5"),
         (Online, {"contenders": ["vllm"]}, "contenders: unknown value 'vllm'"),
         (Online, {"contenders": []}, "contenders must be a list with each value once"),
         (Online, {"policies": ["random"]}, "policies: unknown value 'random'"),
-        (Online, {"budgets": [0]}, "budgets must be an integer of at least 1, got 0"),
         (Online, {"budgets": [8, 8]}, r"budgets must be a list with each value once, got \[8, 8\]"),
-        (Online, {"max_num_seqs": 0}, "max_num_seqs must be an integer of at least 1, got 0"),
         (Online, {"rates": [0.0]}, "rates must be a number above 0, got 0.0"),
         (Online, {"loads": [-1.0]}, "loads must be a number above 0, got -1.0"),
-        (Online, {"repeats": 0}, "repeats must be an integer of at least 1, got 0"),
         (Online, {"dtype": "int8"}, "dtype: unknown value 'int8'"),
         (Online, {"trace": Path("t"), "rates": [1.0]}, "a trace has times of its own"),
-        (Chunks, {"budgets": []}, "budgets must be a list with each value once"),
-        (Chunks, {"prompt_len": 0}, "prompt_len must be an integer of at least 1, got 0"),
-        (Chunks, {"num_decoding": 0}, "num_decoding must be an integer of at least 1, got 0"),
-        (Chunks, {"repeats": 0}, "repeats must be an integer of at least 1, got 0"),
-        (Chunks, {"seed": -1}, "seed must be an integer of at least 0, got -1"),
         (Memory, {"quantization": "int3"}, "quantization: unknown value 'int3'"),
-        (Memory, {"batch_size": 0}, "batch_size must be an integer of at least 1, got 0"),
         (Serve, {"prompt_len": (3, 2)}, r"prompt_len must be .*got \(3, 2\)"),
     ],
 )
