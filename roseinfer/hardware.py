@@ -24,6 +24,13 @@ def device_name(device: torch.device | str) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu()[0]
 
 
+def best_device() -> str:
+    """Return the GPU where there is one, else the CPU."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def devices_here() -> list[str]:
     """Return the devices of this machine that a model can be on, as torch names them."""
     import torch

@@ -13,7 +13,7 @@ from roseinfer.paths import ROOT
 # From the bottom up, as docs/architecture.md draws them: a room imports rooms below its own layer, and no other.
 LAYERS = (
     {"paths", "arguments", "hardware"},
-    {"documentation"},
+    {"documentation", "settings"},
     {"structured_outputs"},
     {"sampling_params"},
     {"sequence", "arrivals", "blocks", "doctor", "drive", "graphs", "overlap"},

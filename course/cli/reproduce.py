@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roseinfer.arguments import counted, unknown_name
-from roseinfer.cli.command import DEVICE, FAILED, MODEL, Failed, device_or_best, require_folder, timed_lines
+from roseinfer.cli.command import FAILED, Failed, device_or_best, require_folder, timed_lines
 from roseinfer.cli.commands import dry_run
 from roseinfer.cli.repository import stages_package
 from roseinfer.hardware import devices_here, is_here
 from roseinfer.paths import has_course
+from roseinfer.settings import DEVICE, MODEL
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -12,8 +12,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from roseinfer.cli.command import DEVICE, MODEL, device_or_best, require_folder
+from roseinfer.cli.command import device_or_best, require_folder
 from roseinfer.cli.repository import chosen_stages
+from roseinfer.settings import DEVICE, MODEL
 
 if TYPE_CHECKING:
     from roseinfer.models import Model

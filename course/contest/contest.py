@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from roseinfer.arguments import require_count
-from roseinfer.bench import ContenderFailed
+from roseinfer.bench.contenders import ContenderFailed
 from roseinfer.bench.interleave import turns
 from roseinfer.bench.provenance import describe_host
 from roseinfer.models import Model, load_model

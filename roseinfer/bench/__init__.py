@@ -1,23 +1,5 @@
-"""Benchmarks: interleaved measuring, and the ladder of all stages on the same prompts.
+"""Benchmarks, interleaved: a slow minute of the machine hits all contenders alike.
 
-- interleaved(contenders, repeats=...) -> samples: call anything in turn
-- measure(contenders, repeats=...) -> samples: the same for whole runs, with tokens, steps and progress
-- ladder(stages, model, ...) -> LadderResult: times, exact counts and the floor beside each other
+A benchmark is a function that takes its settings (settings.py) and returns a Result. `interleave` calls anything in
+turn; `ladder` races all stages on the same prompts, with times, exact counts and the floor beside each other.
 """
-
-from .contenders import ContenderFailed
-from .interleave import Run, RunProgress, interleaved, measure
-from .ladder import ladder
-from .ladder_result import LadderResult
-from .token_check import TokensDiffer
-
-__all__ = [
-    "ContenderFailed",
-    "LadderResult",
-    "RunProgress",
-    "Run",
-    "TokensDiffer",
-    "interleaved",
-    "ladder",
-    "measure",
-]

@@ -32,10 +32,24 @@ class ContenderFailed(RuntimeError):
     """A contender raised, or broke the seam's promises; the message names it and where."""
 
 
-def stage_for(stage_class: type[Stage], model: Model, lengths: List[int], block_size: int = BLOCK_SIZE) -> Stage:
-    """Make a fresh stage with just the blocks and places for sequences that end with so many tokens, all at once."""
-    num_blocks = sum(-(-(n - 1) // block_size) for n in lengths)  # the last token is returned, never cached
-    return stage_class(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=len(lengths))
+def blocks_for(lengths: List[int], block_size: int = BLOCK_SIZE) -> int:
+    """Count the blocks of sequences that end with so many tokens: the last one is returned, never cached."""
+    return sum(-(-(n - 1) // block_size) for n in lengths)
+
+
+def stage_for(
+    stage_class: type[Stage],
+    model: Model,
+    lengths: List[int],
+    block_size: int = BLOCK_SIZE,
+    max_num_seqs: int | None = None,
+) -> Stage:
+    """Make a fresh stage with just the blocks for sequences that end with so many tokens.
+
+    max_num_seqs: how many run at a time; all of them when None.
+    """
+    places = max_num_seqs or len(lengths)
+    return stage_class(model, num_blocks=blocks_for(lengths, block_size), block_size=block_size, max_num_seqs=places)
 
 
 def _flops_of(decode: Callable[[], Any]) -> int:

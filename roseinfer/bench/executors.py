@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from collections.abc import Sequence as List
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from roseinfer.arguments import require_count, require_counts
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.display.measured import MachineResult
-from roseinfer.display.text_table import Column, TextTable
+from roseinfer.display.text_table import Column
 from roseinfer.drive import drive
 from roseinfer.engine.engine import Engine
 from roseinfer.models import Model, load_model
@@ -23,11 +21,27 @@ from roseinfer.profiling.clock import device_clock, seconds_of
 from roseinfer.profiling.progress import OnProgress, Progress
 from roseinfer.sequence import SamplingParams, Sequence
 
-from .interleave import ROWS_OF_WEIGHTS, interleaved, phase_of
+from .interleave import ROWS_OF_WEIGHTS, reported
 from .ladder import random_prompts
 from .provenance import describe_host, where
+from .settings import Executors
 
 IN_TURN, ONE_BEHIND = "in turn", "one behind"
+Row = dict[str, Any]
+
+
+def _speeds(row: Row) -> dict[str, list[float]]:
+    """Compute the tokens a second of each run, by executor."""
+    return {name: [row["tokens"] / one for one in seconds] for name, seconds in row["seconds"].items()}
+
+
+def _speed(name: str, row: Row) -> str:
+    speeds = _speeds(row)[name]
+    return f"{median(speeds):,.0f} ({min(speeds):,.0f} - {max(speeds):,.0f})"
+
+
+def _ratio(row: Row) -> float:
+    return median(_speeds(row)[ONE_BEHIND]) / median(_speeds(row)[IN_TURN])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,15 +52,19 @@ class ExecutorResult(MachineResult):
     and whether both gave the same tokens.
     """
 
-    def short_row(self, row: dict[str, Any]) -> dict[str, Any]:
+    COLUMNS: ClassVar = (
+        Column("batch", of="batch_size"),
+        Column(IN_TURN, of=partial(_speed, IN_TURN)),
+        Column(ONE_BEHIND, of=partial(_speed, ONE_BEHIND)),
+        Column("ratio", "{:.2f}".format, of=_ratio),
+        Column("same tokens", of=lambda row: "yes" if row["same_tokens"] else "no"),
+    )
+
+    def short_row(self, row: Row) -> Row:
         short = {"batch_size": row["batch_size"], "same_tokens": row["same_tokens"]}
-        for name, seconds in row["seconds"].items():
-            speeds = [row["tokens"] / one for one in seconds]
+        for name, speeds in _speeds(row).items():
             short[name] = {"tokens_per_second": median(speeds), "min": min(speeds), "max": max(speeds)}
         return short
-
-    def tables(self, width: int | None, long: bool = False) -> Iterable[str]:
-        return [executor_table(self.rows).text(width)]
 
     def notes(self) -> list[str]:
         a = self.arguments
@@ -56,66 +74,24 @@ class ExecutorResult(MachineResult):
         ]
 
 
-def executor_table(rows: List[dict[str, Any]]) -> TextTable:
-    columns: list[Column | str] = ["batch", IN_TURN, ONE_BEHIND, Column("ratio", "{:.2f}".format), "same tokens"]
-    shown = []
-    for row in rows:
-        speeds = {name: [row["tokens"] / s for s in row["seconds"][name]] for name in (IN_TURN, ONE_BEHIND)}
-        ranges = [f"{median(one):,.0f} ({min(one):,.0f} - {max(one):,.0f})" for one in speeds.values()]
-        ratio = median(speeds[ONE_BEHIND]) / median(speeds[IN_TURN])
-        shown.append((row["batch_size"], *ranges, ratio, "yes" if row["same_tokens"] else "no"))
-    return TextTable.of(columns, shown)
+def executors(setting: Executors, on_progress: OnProgress | None = None) -> ExecutorResult:
+    """Time both executors of the engine on the same batches."""
+    model = load_model(setting.model, device=setting.device, dtype=getattr(torch, setting.dtype))
+    rows = list(executor_rows(prepared_copy(model), setting, on_progress))
+    return ExecutorResult(arguments=setting.record(), **describe_host(model.device), rows=rows)
 
 
-def executors(
-    spec: str,
-    *,
-    batch_sizes: List[int] = (1, 8, 64),
-    prompt_len: int = 8,
-    max_tokens: int = 64,
-    repeats: int = 5,
-    dtype: str = "float32",
-    device: str = "cpu",
-    on_progress: OnProgress | None = None,
-) -> ExecutorResult:
-    """Time both executors of the engine on the same batches. Raises ValueError for a bad argument."""
-    for name, value in (("prompt_len", prompt_len), ("max_tokens", max_tokens), ("repeats", repeats)):
-        require_count(name, value, at_least=1)
-    require_counts("batch_sizes", batch_sizes)
-    model = load_model(spec, device=torch.device(device), dtype=getattr(torch, dtype))
-    return ExecutorResult(
-        arguments={
-            "model": spec,
-            "batch_sizes": list(batch_sizes),
-            "prompt_len": prompt_len,
-            "max_tokens": max_tokens,
-            "repeats": repeats,
-            "dtype": dtype,
-            "device": device,
-        },
-        **describe_host(torch.device(device)),
-        rows=list(executor_rows(model, batch_sizes, prompt_len, max_tokens, repeats, on_progress)),
-    )
-
-
-def executor_rows(
-    model: Model,
-    batch_sizes: List[int],
-    prompt_len: int,
-    max_tokens: int,
-    repeats: int,
-    on_progress: OnProgress | None = None,
-) -> Iterator[dict[str, Any]]:
+def executor_rows(model: Model, setting: Executors, on_progress: OnProgress | None = None) -> Iterator[dict[str, Any]]:
     """Yield one row per batch size: both executors in turn on the same prompts, after a warm-up run of each."""
-    model = prepared_copy(model)
-    work = {name: (1 + repeats) * sum(map(run_work, batch_sizes)) for name in (IN_TURN, ONE_BEHIND)}
-    progress = Progress(on_progress, work, runs_total=2 * (1 + repeats) * len(batch_sizes))
-    for size in batch_sizes:
-        prompts = random_prompts(model, size, prompt_len)
+    repeats, max_tokens = setting.repeats, setting.max_tokens
+    work = {name: (1 + repeats) * sum(map(run_work, setting.batch_sizes)) for name in (IN_TURN, ONE_BEHIND)}
+    progress = Progress(on_progress, work, runs_total=2 * (1 + repeats) * len(setting.batch_sizes))
+    for size in setting.batch_sizes:
+        prompts = random_prompts(model, size, setting.prompt_len)
         engines = {
             name: Engine(
                 model,
-                num_blocks=size * -(-(prompt_len + max_tokens) // BLOCK_SIZE),
+                num_blocks=size * -(-(setting.prompt_len + max_tokens) // BLOCK_SIZE),
                 max_num_seqs=size,
                 enable_prefix_caching=False,
                 async_scheduling=name == ONE_BEHIND,
@@ -125,11 +101,7 @@ def executor_rows(
         for engine in engines.values():
             engine.warm_up()
         runs = {name: partial(timed, engine, prompts, max_tokens) for name, engine in engines.items()}
-
-        def on_run(name: str, repeat: int, size: int = size) -> None:
-            progress.begin(f"batch {size}, {phase_of(repeat, repeats)}", name, run_work(size), repeat)
-
-        taken = interleaved(runs, repeats, warmup=1, on_run=on_run)
+        taken = reported(progress, runs, repeats, warmup=1, where=f"batch {size}, ", work=run_work(size))
         outputs = [tokens for runs in taken.values() for _, tokens in runs]
         yield {
             "batch_size": size,

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from collections.abc import Sequence as List
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from statistics import median
 from typing import Any, ClassVar
 
-import torch
-
-from roseinfer.arguments import require_count, require_counts
 from roseinfer.display.measured import MachineResult
-from roseinfer.display.text_table import Column, TextTable
+from roseinfer.display.text_table import Column
 from roseinfer.engine.config import STEP_TOKENS
 from roseinfer.llm.llm import LLM
-from roseinfer.profiling.progress import OnProgress, Progress
+from roseinfer.profiling.progress import OnProgress
 from roseinfer.profiling.spans import SpanTimes, TimedSpan, listening
 from roseinfer.sequence import SamplingParams
 
-from .interleave import interleaved, phase_of
+from .interleave import race
 from .ladder import random_prompts
 from .provenance import describe_host, where
+from .settings import Host
 
 SPAN = "roseinfer.engine."
 HOST, MODEL = ("schedule", "prepare", "commit", "detokenise"), ("forward", "sample")
 
+SHOWN = ("schedule", "prepare", "commit", "planning", "detokenise", "rest", "step")
+
 Step = dict[str, float]
+
+
+def _us(seconds: float) -> str:
+    return f"{1e6 * seconds:,.0f}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +54,7 @@ class HostResult(MachineResult):
         "planning_max",
         "step",
     )
-
-    def tables(self, width: int | None, long: bool = False) -> Iterable[str]:
-        shown = ("schedule", "prepare", "commit", "planning", "detokenise", "rest", "step")
-        columns = [Column("batch"), *(Column(f"{name} us", lambda s: f"{1e6 * s:,.0f}") for name in shown)]
-        table = TextTable.of(columns, [(row["batch_size"], *(row[name] for name in shown)) for row in self.rows])
-        return [table.text(width)]
+    COLUMNS: ClassVar = (Column("batch", of="batch_size"), *(Column(f"{name} us", _us, of=name) for name in SHOWN))
 
     def notes(self) -> list[str]:
         a = self.arguments
@@ -67,61 +65,30 @@ class HostResult(MachineResult):
         ]
 
 
-def host_times(
-    spec: str,
-    *,
-    batch_sizes: List[int] = (1, 8, 64),
-    prompt_len: int = 8,
-    max_tokens: int = 34,
-    repeats: int = 3,
-    device: str = "cpu",
-    on_progress: OnProgress | None = None,
-) -> HostResult:
-    """Time the host's share of each decode step of the engine, batch sizes in turn, after a warm-up of each.
-
-    Raises ValueError for a bad argument.
-    """
-    require_count("prompt_len", prompt_len, at_least=1)
-    require_count("max_tokens", max_tokens, at_least=4)  # so that two steps are neither the prefill nor the last
-    require_count("repeats", repeats, at_least=1)
-    require_counts("batch_sizes", batch_sizes)
-    prompts_fit = max(STEP_TOKENS, max(batch_sizes) * prompt_len)
+def host_times(setting: Host, on_progress: OnProgress | None = None) -> HostResult:
+    """Time the host's share of each decode step of the engine, batch sizes in turn, after a warm-up of each."""
+    batch_sizes, max_tokens = setting.batch_sizes, setting.max_tokens
     # Steps in turn, on a GPU too: only then do a step's parts add up.
     llm = LLM(
-        spec,
-        device=device,
+        setting.model,
+        device=setting.device,
         max_num_seqs=max(batch_sizes),
-        max_num_batched_tokens=prompts_fit,
+        max_num_batched_tokens=max(STEP_TOKENS, max(batch_sizes) * setting.prompt_len),  # all prompts fit a step
         async_scheduling=False,
     )
-    prompts = random_prompts(llm.model, max(batch_sizes), prompt_len)
+    prompts = random_prompts(llm.model, max(batch_sizes), setting.prompt_len)
     params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
     runs = {
-        size: partial(decode_steps, partial(llm.generate, prompts[:size], params, use_tqdm=False), max_tokens)
+        f"batch {size}": partial(
+            decode_steps, partial(llm.generate, prompts[:size], params, use_tqdm=False), max_tokens
+        )
         for size in batch_sizes
     }
-    progress = Progress(on_progress, dict.fromkeys(map(str, batch_sizes), 1 + repeats), len(runs) * (1 + repeats))
-    taken = interleaved(
-        runs,
-        repeats,
-        warmup=1,
-        on_run=lambda size, repeat: progress.begin(f"{phase_of(repeat, repeats)}, batch", str(size), repeat=repeat),
-    )
-    samples = [{"batch_size": size, **step} for size in batch_sizes for steps in taken[size] for step in steps]
-    rows = [_row(size, [step for steps in taken[size] for step in steps]) for size in batch_sizes]
-    return HostResult(
-        arguments={
-            "model": spec,
-            "batch_sizes": list(batch_sizes),
-            "prompt_len": prompt_len,
-            "max_tokens": max_tokens,
-            "repeats": repeats,
-            "device": device,
-        },
-        **describe_host(torch.device(device)),
-        rows=rows,
-        samples=samples,
-    )
+    taken = race(runs, setting.repeats, on_progress)
+    steps = {size: list(chain.from_iterable(own)) for size, own in zip(batch_sizes, taken.values(), strict=True)}
+    samples = [{"batch_size": size, **step} for size, own in steps.items() for step in own]
+    rows = [_row(size, own) for size, own in steps.items()]
+    return HostResult(arguments=setting.record(), **describe_host(llm.model.device), rows=rows, samples=samples)
 
 
 def _row(batch_size: int, steps: list[Step]) -> dict[str, Any]:

@@ -45,6 +45,28 @@ def interleaved(
     return samples
 
 
+def reported(
+    progress: Progress,
+    runs: Mapping[str, Callable[[], T]],
+    repeats: int,
+    warmup: int = 0,
+    where: str = "",
+    work: float = 1.0,
+) -> dict[str, list[T]]:
+    """Do what `interleaved` does, and report each run as it begins. work: of each run, see Progress."""
+
+    def on_run(name: str, repeat: int) -> None:
+        progress.begin(where + phase_of(repeat, repeats), name, work, repeat)
+
+    return interleaved(runs, repeats, warmup, on_run)
+
+
+def race(runs: Mapping[str, Callable[[], T]], repeats: int, on_progress: OnProgress | None) -> dict[str, list[T]]:
+    """Call each once for warm-up and then `repeats` times, in turn, with progress; runs take about as long."""
+    progress = Progress(on_progress, dict.fromkeys(runs, 1 + repeats), len(runs) * (1 + repeats))
+    return reported(progress, runs, repeats, warmup=1)
+
+
 @dataclass(frozen=True)
 class Run:
     """One run of one contender.

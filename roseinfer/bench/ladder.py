@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from roseinfer.arguments import require_count
 from roseinfer.models import Model
 from roseinfer.profiling import Floor, Machine, decode_floor, measure_machine
 from roseinfer.profiling.clock import Clock
@@ -22,68 +21,55 @@ from .interleave import Contender, OnProgress, OnStep, Run, RunProgress, measure
 from .ladder_result import LadderResult
 from .provenance import describe_host
 from .race_setting import HF_NAMES
+from .settings import Ladder
 from .token_check import Referee
 from .verdict import spread, verdict
+
+USUAL = Ladder()
 
 
 def ladder(
     stages: List[type[Stage]],
     model: Model,
+    setting: Ladder = USUAL,
     *,
-    batch_size: int = 8,
-    prompt_len: int = 8,
-    max_new_tokens: int = 32,
-    repeats: int = 3,
-    seed: int = 0,
-    with_hf: bool = True,
-    hf_caches: List[str] = ("dynamic",),
     on_progress: OnProgress | None = None,
     clock: Clock = perf_counter,
 ) -> LadderResult:
     """Race `stages` in the order given: one warm-up run each, then `repeats` interleaved runs.
 
     All get the same `batch_size` random prompts of `prompt_len` tokens (from `seed`) and decode greedily, exactly
-    `max_new_tokens` each. In fp32 every run's tokens must equal the reference's. with_hf: transformers' generate
-    on the same weights as the last rows, one for each of hf_caches ("dynamic", "static").
+    `max_new_tokens` each. In fp32 every run's tokens must equal the reference's.
 
     Raises ValueError for a bad argument, TokensDiffer for wrong tokens, ContenderFailed when a contender raises.
     """
     check_stages(stages)
-    _check_caches(hf_caches)
-    _check_sizes(model, batch_size, prompt_len, max_new_tokens, repeats, seed)
-    prompts = random_prompts(model, batch_size, prompt_len, seed)
+    check_length(model, setting.prompt_len, setting.max_new_tokens)
+    batch_size, max_new_tokens = setting.batch_size, setting.max_new_tokens
+    prompts = random_prompts(model, batch_size, setting.prompt_len, setting.seed)
     entrants = [StageContender(stage, model, prompts, max_new_tokens, clock) for stage in stages]
     contenders: list[Contender] = [(entrant.name, entrant.run) for entrant in entrants]
-    if with_hf:
-        contenders += [hf_contender(model, prompts, max_new_tokens, clock, cache) for cache in hf_caches]
+    if setting.with_hf:
+        contenders += [hf_contender(model, prompts, max_new_tokens, clock, cache) for cache in setting.hf_caches]
     referee = Referee(model, prompts)
     contenders = [_checked(contender, referee) for contender in contenders]
 
     machine = measure_machine(model.device, model.dtype)
     middle = (max_new_tokens - 2) // 2  # of the decode steps 0 to max_new_tokens - 2
-    context_len = prompt_len + middle + 1
+    context_len = setting.prompt_len + middle + 1
     floor = decode_floor(model.config, [context_len] * batch_size, model.dtype, machine)
     counts: dict[str, dict[str, Any]] = {}
-    if with_hf:  # the model as loaded
+    if setting.with_hf:  # the model as loaded
         counts |= dict.fromkeys(HF_NAMES.values(), {"products_seconds": products_seconds(model, batch_size)})
     for entrant in entrants:
         if on_progress:
             on_progress(RunProgress("counting ops", entrant.name))
         counts[entrant.name] = entrant.counts(middle) | {"products_seconds": entrant.products_seconds()}
 
-    samples = measure(contenders, repeats=repeats, warmup=1, on_progress=on_progress)
+    samples = measure(contenders, repeats=setting.repeats, warmup=1, on_progress=on_progress)
     rows = _rows([name for name, _ in contenders], samples, counts, floor, machine, referee.verdicts)
     return LadderResult(
-        arguments={
-            "stages": [stage.name for stage in stages],
-            "batch_size": batch_size,
-            "prompt_len": prompt_len,
-            "max_new_tokens": max_new_tokens,
-            "repeats": repeats,
-            "seed": seed,
-            "with_hf": with_hf,
-            "hf_caches": list(hf_caches),
-        },
+        arguments={"stages": [stage.name for stage in stages]} | setting.record(),
         model={**asdict(model.config), "dtype": str(model.dtype).removeprefix("torch.")},
         **describe_host(model.device),
         machine={
@@ -109,20 +95,6 @@ def check_stages(stages: List[type[Stage]]) -> None:
     names = [stage.name for stage in stages]
     if len(set(names)) != len(names) or set(names) & set(HF_NAMES.values()):
         raise ValueError(f"stages must have names of their own (none of {list(HF_NAMES.values())}), got {names}")
-
-
-def _check_caches(hf_caches: List[str]) -> None:
-    if isinstance(hf_caches, str) or not set(hf_caches) <= set(HF_NAMES) or len(set(hf_caches)) != len(hf_caches):
-        raise ValueError(f"hf_caches must be a list of {', '.join(map(repr, HF_NAMES))}, each once, got {hf_caches!r}")
-
-
-def _check_sizes(model: Model, batch_size: int, prompt_len: int, max_new_tokens: int, repeats: int, seed: int) -> None:
-    require_count("batch_size", batch_size, at_least=1)
-    require_count("prompt_len", prompt_len, at_least=1)
-    require_count("max_new_tokens", max_new_tokens, at_least=2)  # the first token comes from the prefill
-    require_count("repeats", repeats, at_least=1)
-    require_count("seed", seed, at_least=0)
-    check_length(model, prompt_len, max_new_tokens)
 
 
 def check_length(model: Model, prompt_len: int, max_new_tokens: int) -> None:

@@ -8,9 +8,10 @@ from collections.abc import Sequence as List
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from roseinfer.cli.command import DEVICE, FAILED, INTERRUPTED, Failed
-from roseinfer.cli.flags import flag, given_fields
+from roseinfer.cli.command import FAILED, INTERRUPTED, Failed
+from roseinfer.cli.flags import given_fields
 from roseinfer.cli.progress import shown_progress
+from roseinfer.settings import DEVICE, flag
 
 if TYPE_CHECKING:
     from roseinfer.llm.llm import LLM

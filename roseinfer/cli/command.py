@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from roseinfer.arguments import unknown_name
 from roseinfer.engine.calls import handled_by
+from roseinfer.hardware import best_device
 
 FAILED, BAD_ARGUMENT, INTERRUPTED = 1, 2, 130
 STATUSES = "exit status: 0; 1 when it failed; 2 for a bad argument; 130 for Ctrl-C"
@@ -29,12 +30,12 @@ INSTALL = (
     "`make setup` installs all of it, `pip install '.[course]'` what lessons need (lesson 20 also needs `[serve]`), "
     "`pip install '.[serve]'` a server, `pip install '.[scale]'` its replicas"
 )
-MODEL = "tiny, random:gpt2, a local folder in HF format, or a hub id"
 # What the library calls what a flag of another name gives.
 LIBRARY_NAMES = {
     "num_requests": "requests",
     "num_decoding": "decoding",
     "precisions": "dtype",
+    "dtypes": "dtype",
     "prompt_lens": "prompt_len",
     "output_lens": "output_len",
     "rates": "rate",
@@ -44,7 +45,6 @@ LIBRARY_NAMES = {
     "path": "file",
 }
 POSITIONAL = {"file": "FILE", "notebooks": "NOTEBOOK", "post": "POST", "prompt": "PROMPT"}
-DEVICE = "cpu, cuda, ...; cuda where there is one when not given"
 
 
 class Failed(Exception):
@@ -162,7 +162,8 @@ def _explained(error: Exception) -> tuple[int | None, str]:
         name = (error.name or "roseinfer").split(".")[0]
         fix = "run from a clone of the repository" if name == "stages" else INSTALL
         return (None if name == "roseinfer" else FAILED), f"{name} is not installed: {fix}"
-    from roseinfer.bench import ContenderFailed, TokensDiffer  # not before: it imports torch
+    from roseinfer.bench.contenders import ContenderFailed  # not before: it imports torch
+    from roseinfer.bench.token_check import TokensDiffer
     from roseinfer.parallel.process import ProcessEnded
 
     return (FAILED if isinstance(error, ContenderFailed | TokensDiffer | ProcessEnded) else None), str(error)
@@ -252,9 +253,7 @@ def no_file(error: OSError) -> str:
 
 def device_or_best(device: str | None) -> str:
     """Return the device that was asked for; without one, the GPU where there is one."""
-    import torch
-
-    return device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return device or best_device()
 
 
 def timed_lines() -> Callable[[str], None]:

@@ -9,34 +9,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from collections.abc import Sequence as List
-from dataclasses import MISSING, Field, field, fields
+from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from roseinfer.arguments import unknown_name
+from roseinfer.arrivals import Range
 from roseinfer.cli.command import require_named
 
 T = TypeVar("T")
-Range = tuple[int, int]
-
-
-def flag(
-    default: Any,
-    about: str,
-    *,
-    name: str | None = None,
-    short: str | None = None,
-    optional: bool = False,
-    **options: Any,
-) -> Any:
-    """Make a field that is a flag. name: of the flag, where it is not the field's. short: one letter, such as "-X".
-
-    optional: the namespace has None where the flag is not given, so that a command can refuse it. options: choices or
-    metavar.
-    """
-    told = options | ({"default": None} if optional else {})
-    return field(default=default, metadata={"help": about, "flag": name, "short": short, "options": told})
 
 
 def add_flags(add: Callable[..., object], settings: type, **abouts: str) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
+from .text_table import Column, TextTable
+
 DIGITS = 5  # of a number on the short line
 NOTE_WIDTH = 120
 
@@ -37,8 +39,13 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Result(Measured):
-    """arguments: what was asked. rows: a dict each. The short line has the fields SHORT_FIELDS, and SHORT of a row."""
+    """arguments: what was asked. rows: a dict each. The short line has the fields SHORT_FIELDS, and SHORT of a row.
 
+    COLUMNS: of the table for a terminal, unless `tables` makes others. MISSING: stands for None in it.
+    """
+
+    COLUMNS: ClassVar[tuple[Column, ...]] = ()
+    MISSING: ClassVar[str] = ""
     SHORT: ClassVar[tuple[str, ...]] = ()
     SHORT_FIELDS: ClassVar[tuple[str, ...]] = ("arguments",)
 
@@ -65,7 +72,8 @@ class Result(Measured):
         return "\n\n".join([*self.tables(width, long), *([notes] if notes else [])])
 
     def tables(self, width: int | None, long: bool = False) -> Iterable[str]:
-        raise NotImplementedError
+        """Return the tables for a terminal."""
+        return [TextTable.of_rows(self.COLUMNS, self.rows, self.MISSING).text(width)]
 
     def notes(self) -> list[str]:
         return []

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import accumulate
@@ -29,11 +29,19 @@ SPECIAL = re.compile(r"[\\`*<~$|\[\]]|\b_+|_+\b|&(?=#?\w+;)")
 
 @dataclass(frozen=True)
 class Column:
-    """A column. show: turns a value (not None) into text. right: align right; None: if its values are numbers."""
+    """A column.
+
+    show: turns a value (not None) into text. right: align right; None: if its values are numbers. of: where a row is a
+    dict, the key of its value, or a function of the row.
+    """
 
     name: str
     show: Callable[[Any], str] = str
     right: bool | None = None
+    of: str | Callable[[Any], Any] = ""
+
+    def value(self, row: Mapping[str, Any]) -> Any:
+        return row[self.of] if isinstance(self.of, str) else self.of(row)
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,13 @@ class TextTable:
         values = [[row[i][1] for row in pairs] for i in range(len(shown))]
         right = [are_numbers(v) if c.right is None else c.right for c, v in zip(shown, values, strict=True)]
         return cls([column.name for column in shown], texts, right, keys)
+
+    @classmethod
+    def of_rows(
+        cls, columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], missing: str = "", keys: int = 1
+    ) -> TextTable:
+        """Make a table of dicts, of which each column takes a value."""
+        return cls.of(columns, [[column.value(row) for column in columns] for row in rows], missing, keys)
 
     def text(self, width: int | None = None) -> str:
         """Return a line of names, a rule, and the rows, or "(no rows)".

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from roseinfer.bench.host import decode_steps, host_times
+from roseinfer.bench.settings import Host
 from roseinfer.profiling import span
 
 
@@ -26,7 +27,7 @@ def test_the_prefill_and_the_last_step_do_not_count():
 
 
 def test_every_step_of_every_batch_size_is_kept():
-    result = host_times("tiny", batch_sizes=[1, 3], prompt_len=4, max_tokens=6, repeats=2)
+    result = host_times(Host(batch_sizes=[1, 3], prompt_len=4, max_tokens=6, repeats=2, device="cpu"))
     assert [row["batch_size"] for row in result.rows] == [1, 3]
     assert [s["batch_size"] for s in result.samples] == [1] * 8 + [3] * 8  # 6 tokens: 4 steps, twice
     data = json.loads(result.to_json())
@@ -36,7 +37,7 @@ def test_every_step_of_every_batch_size_is_kept():
 
 
 def test_all_prompts_are_one_prefill_however_many():
-    result = host_times("tiny", batch_sizes=[140], prompt_len=8, max_tokens=4, repeats=1)
+    result = host_times(Host(batch_sizes=[140], prompt_len=8, max_tokens=4, repeats=1, device="cpu"))
     assert len(result.samples) == 2
 
 

@@ -6,8 +6,7 @@ import itertools
 
 import torch
 
-from roseinfer.bench import interleaved
-from roseinfer.bench.interleave import turns
+from roseinfer.bench.interleave import interleaved, turns
 from roseinfer.profiling.clock import device_clock, seconds_of
 
 

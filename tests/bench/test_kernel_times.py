@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from course.teach.measure.recorded import recorded, recorded_kernels, recorded_trace
-from roseinfer.bench import ladder
 from roseinfer.bench.kernel_times import Shape
+from roseinfer.bench.ladder import ladder
 from roseinfer.bench.provenance import describe_host, short_commit
+from roseinfer.bench.settings import Ladder
 from roseinfer.cli.main import main
 from roseinfer.generate import decode_step
 from roseinfer.profiling import capture
@@ -38,7 +39,9 @@ def test_recorded_shows_the_ladders_of_a_model(tmp_path, small):
     (tmp_path / "runs" / "gpu").mkdir(parents=True)
     nothing = repr(recorded("small", folder=tmp_path))
     for batch_size in (1, 2):
-        result = ladder([PreallocGather], small, batch_size=batch_size, max_new_tokens=3, repeats=1, with_hf=False)
+        result = ladder(
+            [PreallocGather], small, Ladder(batch_size=batch_size, max_new_tokens=3, repeats=1, with_hf=False)
+        )
         written = json.loads(result.to_json()) | {"arguments": {"model": "small", **result.arguments}}
         (tmp_path / "runs" / "gpu" / f"ladder-{batch_size}.json").write_text(json.dumps(written))
     both = recorded("small", folder=tmp_path)

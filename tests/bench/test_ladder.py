@@ -11,9 +11,11 @@ import pytest
 import torch
 from oracles import prompts_of, small_model
 
-from roseinfer.bench import ContenderFailed, LadderResult, TokensDiffer, ladder
-from roseinfer.bench.contenders import StageContender, hf_contender
-from roseinfer.bench.token_check import Referee
+from roseinfer.bench.contenders import ContenderFailed, StageContender, hf_contender
+from roseinfer.bench.ladder import ladder
+from roseinfer.bench.ladder_result import LadderResult
+from roseinfer.bench.settings import Ladder
+from roseinfer.bench.token_check import Referee, TokensDiffer
 from roseinfer.models import GPT2
 from roseinfer.reference import reference_generate
 from stages import NaiveCat, PreallocGather, SelectAppend
@@ -38,7 +40,7 @@ class Ticks:
 
 @pytest.fixture(scope="module")
 def result(small: GPT2) -> LadderResult:
-    return ladder(DENSE, small, **SIZES, clock=Ticks())
+    return ladder(DENSE, small, Ladder(**SIZES), clock=Ticks())
 
 
 # The exact facts of a ladder
@@ -97,7 +99,7 @@ def test_plain_text_has_no_times(small: GPT2, result: LadderResult):
     assert lines[0] == "3 sequences, prompt of 5 tokens, 6 new tokens each, float32"
     assert lines[1].split() == ["stage", "copies", "cats", "selects", "bytes", "copied", "tokens"]
     assert lines[3].split()[0] == "s01_naive_cat"
-    assert plain == repr(ladder(DENSE, small, **SIZES))  # this one by the real clock
+    assert plain == repr(ladder(DENSE, small, Ladder(**SIZES)))  # this one by the real clock
 
 
 def test_html_has_the_times_the_floor_and_the_machine(result: LadderResult):
@@ -163,21 +165,21 @@ def test_json_is_one_line_with_everything_needed_to_trust_it(result: LadderResul
 
 
 def test_a_ladder_without_hf(small: GPT2):
-    result = ladder([NaiveCat], small, **{**SIZES, "repeats": 1}, with_hf=False)
+    result = ladder([NaiveCat], small, Ladder(**{**SIZES, "repeats": 1}, with_hf=False))
     assert [row["stage"] for row in result.rows] == ["s01_naive_cat"]
     assert "HF" not in result._repr_mimebundle_()["text/html"]
 
 
 def test_half_precision_is_reported_not_asserted():
     model = small_model().to(torch.bfloat16)
-    result = ladder(DENSE, model, batch_size=2, prompt_len=4, max_new_tokens=4, repeats=1)
+    result = ladder(DENSE, model, Ladder(batch_size=2, prompt_len=4, max_new_tokens=4, repeats=1))
     assert all(row["tokens"] == "equal" or row["tokens"].startswith("differ") for row in result.rows)
     assert "tokens" not in repr(result).splitlines()[1].split()
 
 
 def test_hf_has_a_row_for_each_kind_of_cache(small: GPT2):
     sizes = {**SIZES, "repeats": 1}
-    result = ladder([NaiveCat], small, **sizes, hf_caches=("dynamic", "static"))
+    result = ladder([NaiveCat], small, Ladder(**sizes, hf_caches=("dynamic", "static")))
     assert [(row["stage"], row["tokens"]) for row in result.rows] == [
         ("s01_naive_cat", "equal"),
         ("HF generate", "equal"),
@@ -223,7 +225,7 @@ class LosesBlocks(NaiveCat):
 @pytest.mark.parametrize("stages", [[NaiveCat, SwapsSequences], [SwapsSequences, NaiveCat], [SwapsSequences]])
 def test_wrong_tokens_are_blamed_on_who_is_wrong(small: GPT2, stages: list):
     with pytest.raises(TokensDiffer, match=r"^SwapsSequences: tokens differ from the reference at index \d+ of "):
-        ladder(stages, small, batch_size=3, prompt_len=5, max_new_tokens=12, repeats=1, with_hf=False)
+        ladder(stages, small, Ladder(batch_size=3, prompt_len=5, max_new_tokens=12, repeats=1, with_hf=False))
 
 
 def test_the_first_wrong_token_is_named(small: GPT2):
@@ -243,13 +245,13 @@ def test_the_first_wrong_token_is_named(small: GPT2):
 def test_an_error_inside_a_stage_names_stage_and_step(small: GPT2):
     message = "^Raises failed in decode step 1: IndexError: list index out of range$"
     with pytest.raises(ContenderFailed, match=message) as caught:
-        ladder([NaiveCat, Raises], small, **SIZES, with_hf=False)
+        ladder([NaiveCat, Raises], small, Ladder(**SIZES, with_hf=False))
     assert isinstance(caught.value.__cause__, IndexError)
 
 
 def test_lost_blocks_are_noticed(small: GPT2):
     with pytest.raises(ContenderFailed, match="^LosesBlocks lost blocks: 0 of 3 are free"):
-        ladder([LosesBlocks], small, **SIZES, with_hf=False)
+        ladder([LosesBlocks], small, Ladder(**SIZES, with_hf=False))
 
 
 @pytest.mark.parametrize(
@@ -259,25 +261,18 @@ def test_lost_blocks_are_noticed(small: GPT2):
         (NaiveCat, {}, "stages must be a list of Stage classes"),
         (["s01"], {}, "stages must hold Stage classes"),
         ([NaiveCat, NaiveCat], {}, "stages must have names of their own"),
-        ([NaiveCat], {"batch_size": 0}, "batch_size must be an integer of at least 1, got 0"),
-        ([NaiveCat], {"prompt_len": 0}, "prompt_len must be an integer of at least 1, got 0"),
-        ([NaiveCat], {"max_new_tokens": 1}, "max_new_tokens must be an integer of at least 2, got 1"),
-        ([NaiveCat], {"repeats": 0}, "repeats must be an integer of at least 1, got 0"),
-        ([NaiveCat], {"hf_caches": ["sliding"]}, "hf_caches must be a list of 'dynamic', 'static', each once"),
-        ([NaiveCat], {"hf_caches": "static"}, "hf_caches must be a list"),
-        ([NaiveCat], {"seed": -1}, "seed must be an integer of at least 0, got -1"),
         ([NaiveCat], {"prompt_len": 190}, "prompt_len=190 .* 196 tokens, allowed: max_model_len=192"),
     ],
 )
 def test_bad_arguments_are_refused(small: GPT2, stages: list, changed: dict, message: str):
     with pytest.raises(ValueError, match=message):
-        ladder(stages, small, **{**SIZES, **changed})
+        ladder(stages, small, Ladder(**{**SIZES, **changed}))
 
 
 def test_hf_cannot_hold_grouped_heads(grouped: GPT2):
     with pytest.raises(ValueError, match="with_hf=False"):
-        ladder([NaiveCat], grouped, **SIZES)
-    assert ladder([NaiveCat], grouped, **SIZES, with_hf=False).rows[0]["tokens"] == "equal"
+        ladder([NaiveCat], grouped, Ladder(**SIZES))
+    assert ladder([NaiveCat], grouped, Ladder(**SIZES, with_hf=False)).rows[0]["tokens"] == "equal"
 
 
 def test_a_contender_holds_one_stage_at_a_time(small):

@@ -95,7 +95,7 @@ def test_ctrl_c_leaves_cleanly(capsys, monkeypatch: pytest.MonkeyPatch):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("roseinfer.bench.ladder", interrupted)
+    monkeypatch.setattr("roseinfer.bench.ladder.ladder", interrupted)
     assert main(["--stages", "s01"]) == 130
     assert capsys.readouterr() == ("", "interrupted\n")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from roseinfer.bench import Run, measure
+from roseinfer.bench.interleave import Run, measure
 
 
 def recorded_runs(names: str, **arguments: object) -> tuple[list[str], list[dict]]:

@@ -16,12 +16,13 @@ from roseinfer.bench.serving.contest import ContestResult, check_answer, contest
 from roseinfer.bench.serving.dialect import LLAMA, OPENAI, Said
 from roseinfer.bench.serving.plan import Planned
 from roseinfer.bench.serving.server_process import ServerProcess, without_settings_of_ours
+from roseinfer.bench.settings import Serve
 from roseinfer.cli.main import main
 
 pytestmark = pytest.mark.slow
 
 FAKE = Path(__file__).parent / "fake_llama"
-SMALL = {"rate": 40, "seconds": 0.2, "prompt_lens": (3, 5), "output_lens": (2, 4), "repeats": 1, "slots": 2}
+SMALL = {"rate": 40, "seconds": 0.2, "prompt_len": (3, 5), "output_len": (2, 4), "repeats": 1, "slots": 2}
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def test_both_servers_answer_every_request(fake_llama: Path, tmp_path: Path, cap
 
 
 def test_an_open_loop_of_one_server(fake_llama: Path):
-    result = contest("tiny", contenders=["llama-server"], **SMALL)
+    result = contest(Serve(model="tiny", contenders=["llama-server"], **SMALL))
     [row] = result.rows
     assert row["requests"] == 8 and row["itl_p50"] is not None
     assert "40 requests/s for 0.2 s, open loop" in result.text() and "over" not in result.notes()[-1]
@@ -61,14 +62,14 @@ def test_an_open_loop_of_one_server(fake_llama: Path):
 
 def test_a_server_that_ends_says_why(fake_llama: Path):
     with pytest.raises(ContenderFailed, match="^llama-server ended with status 1: three slots are too many$"):
-        contest("tiny", contenders=["llama-server"], **SMALL | {"slots": 3})
+        contest(Serve(model="tiny", contenders=["llama-server"], **SMALL | {"slots": 3}))
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         ("", "llama-server is not there: `make peers` compiles it"),
-        ("--contenders engine,vllm", "contenders: unknown one 'vllm'"),
+        ("--contenders engine,vllm", "--contenders: unknown value 'vllm'"),
         ("--contenders engine,engine", "contenders must be a list with each value once"),
         ("--slots 0", "--slots must be an integer of at least 1, got 0"),
         ("--clients 0", "--clients must be an integer of at least 1, got 0"),

@@ -7,10 +7,12 @@ from dataclasses import dataclass, fields
 
 import pytest
 
+from roseinfer.arrivals import Range
 from roseinfer.cli.command import Parser
-from roseinfer.cli.flags import Range, add_flags, as_typed, flag, given_fields, settings_of
+from roseinfer.cli.flags import add_flags, as_typed, given_fields, settings_of
 from roseinfer.cli.main import parser
 from roseinfer.engine.config import EngineConfig
+from roseinfer.settings import flag
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from roseinfer.bench import ContenderFailed, TokensDiffer
+from roseinfer.bench.contenders import ContenderFailed
+from roseinfer.bench.token_check import TokensDiffer
 from roseinfer.cli.command import Failed, require_folder, require_writable
 from roseinfer.cli.commands import doctor
 from roseinfer.cli.main import COMMANDS, course_commands, main, name_of

@@ -12,7 +12,8 @@ import pytest
 from roseinfer.bench.executors import IN_TURN, ONE_BEHIND, ExecutorResult
 from roseinfer.bench.host import HostResult
 from roseinfer.bench.ladder_result import LadderResult
-from roseinfer.bench.offline import MemoryRun, OfflineResult, PeakMemory
+from roseinfer.bench.offline import OfflineResult, PeakMemory
+from roseinfer.bench.settings import Memory
 from roseinfer.cli.main import main
 from roseinfer.display.measured import rounded
 from roseinfer.paths import DATA, ROOT
@@ -166,7 +167,7 @@ def test_the_lines_of_host_executors_and_memory():
     row = {"batch_size": 8, "tokens": 8, "seconds": seconds, "same_tokens": True}
     executors = json.loads(ExecutorResult(arguments={}, rows=[row], **WHERE).to_line())
     assert executors["rows"][0][IN_TURN] == {"tokens_per_second": 4.0, "min": 2.0, "max": 8.0}
-    memory = json.loads(PeakMemory(MemoryRun("tiny"), weights=4, pool=3, libraries=2, peak=10).to_line())
+    memory = json.loads(PeakMemory(Memory(), weights=4, pool=3, libraries=2, peak=10).to_line())
     assert memory["peak"] == 10 and memory["beyond"] == 1 and memory["run"]["batch_size"] == 8
 
 

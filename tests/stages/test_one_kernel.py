@@ -9,6 +9,7 @@ import torch
 from oracles import assert_logits_close, assert_right, prompts_of, small_llama, small_model
 
 from roseinfer.bench.ladder import ladder
+from roseinfer.bench.settings import Ladder
 from roseinfer.engine.as_stage import EngineStage
 from roseinfer.generate import begin, decode_step, generate
 from roseinfer.models import load_model
@@ -102,7 +103,7 @@ def test_the_callers_model_is_left_as_it_is():
 
 @pytest.mark.parametrize("stage, has_own", [(Policies, True), (OneKernel, False), (EngineStage, False)])
 def test_a_race_times_no_products_of_a_step_that_is_one_function(tiny, stage, has_own):
-    result = ladder([stage], tiny, batch_size=1, prompt_len=3, max_new_tokens=4, repeats=1, with_hf=False)
+    result = ladder([stage], tiny, Ladder(batch_size=1, prompt_len=3, max_new_tokens=4, repeats=1, with_hf=False))
     assert (result.rows[0]["products_seconds"] is not None) == has_own
     assert (result.columns["products ms"] != [None]) == has_own
     assert "products ms" in result.frame

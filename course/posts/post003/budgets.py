@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 
 from roseinfer.arrivals import Arrival, at_once
 from roseinfer.bench.online.serve import OnlineRun, serve
-from roseinfer.bench.online.workload import Workload
+from roseinfer.bench.online.workload import with_prompts
+from roseinfer.bench.settings import Workload
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.display.figure import STYLE
 from roseinfer.models import Model, model_config
@@ -227,7 +228,7 @@ def simulated_steps(config: PlannedEngine, work: Workload, budget: int) -> int:
 def served_run(config: PlannedEngine, model: Model, work: Workload, budget: int) -> OnlineRun:
     engine = engine_of(config, model, max_num_seqs=min(budget, config.max_num_seqs), max_num_batched_tokens=budget)
     engine.warm_up()
-    return serve(engine, work.work(model, work.arrivals(None)))
+    return serve(engine, with_prompts(work.arrivals(None), model))
 
 
 def full_step_seconds(run: OnlineRun) -> float:

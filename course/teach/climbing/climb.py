@@ -9,9 +9,10 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from roseinfer.bench import LadderResult, measure
 from roseinfer.bench.contenders import StageContender, hf_contender
+from roseinfer.bench.interleave import measure
 from roseinfer.bench.ladder import random_prompts
+from roseinfer.bench.ladder_result import LadderResult
 from roseinfer.bench.race_setting import HF_NAME
 from roseinfer.engine.as_stage import EngineStage
 from roseinfer.models import load_model

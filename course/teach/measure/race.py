@@ -8,10 +8,12 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from course.display.speed_bars import SpeedBars
-from roseinfer.bench import LadderResult, RunProgress, ladder
-from roseinfer.bench.ladder import check_stages
+from roseinfer.bench.ladder import check_stages, ladder
+from roseinfer.bench.ladder_result import LadderResult
 from roseinfer.bench.race_setting import HF_NAME
+from roseinfer.bench.settings import Ladder
 from roseinfer.display.chart import EMBED, VEGA_LITE, show_live
+from roseinfer.profiling.progress import RunProgress
 
 if TYPE_CHECKING:
     from IPython.display import DisplayHandle
@@ -49,19 +51,17 @@ def race(
     Raises ValueError for a bad argument, TokensDiffer for wrong tokens, ContenderFailed when a stage raises.
     """
     check_stages(stages)
+    setting = Ladder(
+        batch_size=batch_size,
+        prompt_len=prompt_len,
+        max_new_tokens=max_new_tokens,
+        repeats=repeats,
+        seed=seed,
+        with_hf=with_hf,
+    )
     bars = Race([stage.name for stage in stages] + ([HF_NAME] if with_hf else []))
     try:
-        result = ladder(
-            stages,
-            model,
-            batch_size=batch_size,
-            prompt_len=prompt_len,
-            max_new_tokens=max_new_tokens,
-            repeats=repeats,
-            seed=seed,
-            with_hf=with_hf,
-            on_progress=bars.update,
-        )
+        result = ladder(stages, model, setting, on_progress=bars.update)
     except BaseException as error:
         bars.stop(error)
         raise

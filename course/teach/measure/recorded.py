@@ -13,8 +13,8 @@ from roseinfer.display.view import View, card
 from roseinfer.paths import DATA
 
 if TYPE_CHECKING:
-    from roseinfer.bench import LadderResult
     from roseinfer.bench.kernel_times import KernelTimes
+    from roseinfer.bench.ladder_result import LadderResult
     from roseinfer.profiling import Trace
     from roseinfer.stage import Stage
 
@@ -43,7 +43,7 @@ def recorded(model: str = "random:gpt2", batch_size: int | None = None, folder: 
 
     Raises ValueError for a file of that name in runs/ that is no ladder.
     """
-    from roseinfer.bench import LadderResult
+    from roseinfer.bench.ladder_result import LadderResult
 
     cards = [
         label(ladder) + ladder._repr_mimebundle_()["text/html"]

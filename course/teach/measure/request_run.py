@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from roseinfer.arrivals import Arrival, require_order
-from roseinfer.bench.online.workload import Work, Workload
+from roseinfer.bench.online.workload import Work, with_prompts
 from roseinfer.drive import WallClock, drive_by_clock
 from roseinfer.engine.metrics import SequenceTimes, Timekeeper
 from roseinfer.engine.step import Step, StepRecord
@@ -128,7 +128,7 @@ def work(model: Model, arrivals: List[Arrival | tuple[float, int, int]], seed: i
     """
     own = [arrival if isinstance(arrival, Arrival) else Arrival(*arrival) for arrival in arrivals]
     require_order(own)
-    return Workload(seed=seed).work(model, own)
+    return with_prompts(own, model, seed)
 
 
 def record_run(stage: Any, work: Work, clock: str | StepTime = "steps", name: str | None = None) -> Run:

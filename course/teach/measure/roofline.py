@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.display import display
 
 from course.display.roofline import roofline_chart
-from roseinfer.bench import LadderResult
+from roseinfer.bench.ladder_result import LadderResult
 from roseinfer.display.table import Table
 from roseinfer.profiling.floors import ARITHMETIC, READING
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from roseinfer.bench import LadderResult
+from roseinfer.bench.ladder_result import LadderResult
 from roseinfer.bench.verdict import OVERLAP
 from roseinfer.display.table import Table
 

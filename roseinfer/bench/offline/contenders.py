@@ -26,11 +26,9 @@ from roseinfer.stage import Stage
 from ..contenders import ContenderFailed, blame, stage_for
 from ..peers import PEERS, PeerProcess, wait_until_idle, why_no_peers, write_model
 from ..race_setting import ENGINE, HF_NAME, QUANTIZED, RaceSetting
+from ..settings import OFFLINE, PRECISIONS
 
 Tokens = list[list[int]]
-NAMES = {"hf": HF_NAME, "engine": ENGINE, "ctranslate2": "CTranslate2", "llama.cpp": "llama.cpp"}  # as one types them
-CONTENDERS = tuple(NAMES)
-PRECISIONS = ("float32", "bfloat16", "float16", *QUANTIZED)
 HALF_CACHE = ("llama.cpp",)  # keep K and V in 16 bits unless all is in fp32
 # How far below the best logit a token in fp32 may be: llama.cpp looks GELU up in a table of fp16 values.
 NEAR = {"llama.cpp": 0.01}
@@ -55,8 +53,8 @@ class BatchContender:
     drafts: Callable[[], tuple[int, int]] = lambda: (0, 0)
 
     @property
-    def key(self) -> tuple[str, str]:
-        return self.name, self.precision
+    def called(self) -> str:
+        return f"{self.name} {self.precision}"
 
     @property
     def weights(self) -> torch.dtype:
@@ -69,7 +67,7 @@ def entered(
 ) -> Iterator[tuple[list[BatchContender], dict[str, str]]]:
     """Yield the contenders that can run (Hugging Face, stages, engine, peers), and why the others cannot.
 
-    Contenders come precision by precision, fp32 first. names: keys of NAMES. Hugging Face's generate and stages never
+    Contenders come precision by precision, fp32 first. names: keys of OFFLINE. Hugging Face's generate and stages never
     run with quantised weights.
     """
     contenders: list[BatchContender] = []
@@ -104,8 +102,8 @@ def _makers(
         if drafting := setting.speculative:
             yield drafting_name(drafting), lambda: engine(setting, precision, drafting)
     for name in names:
-        if NAMES[name] in PEERS:
-            yield NAMES[name], partial(peer, NAMES[name], setting, precision, folder, stack)
+        if OFFLINE[name] in PEERS:
+            yield OFFLINE[name], partial(peer, OFFLINE[name], setting, precision, folder, stack)
 
 
 def hf(model: Model) -> BatchContender:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from roseinfer.arguments import counted, require_count, require_known
+from roseinfer.arguments import counted
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.display.measured import Measured
 from roseinfer.display.text_table import Column, TextTable
@@ -18,33 +18,14 @@ from roseinfer.models import ModelLoadError, model_config
 from roseinfer.planning.sizes import PlannedEngine
 
 from ..contenders import ContenderFailed
-from ..race_setting import ENGINE, QUANTIZED, RaceSetting
-from .contenders import PRECISIONS, engine
+from ..race_setting import ENGINE, RaceSetting
+from ..settings import Memory
+from .contenders import engine
 
 STATUS = Path("/proc/self/status")
 MB = 1_000_000
 NO_MODEL = 2  # exit status of the fresh process when the model cannot be loaded: the caller's mistake
 CHILD = "import sys; from roseinfer.bench.offline.memory import answer; answer(sys.argv[1])"
-
-
-@dataclass(frozen=True)
-class MemoryRun:
-    """One batch, with the same fields as in `offline`. Raises ValueError for a bad argument."""
-
-    spec: str
-    precision: str = "float32"
-    batch_size: int = 8
-    prompt_len: int = 8
-    max_tokens: int = 64
-
-    def __post_init__(self) -> None:
-        require_known("precision", self.precision, PRECISIONS)
-        for argument in ("batch_size", "prompt_len", "max_tokens"):
-            require_count(argument, getattr(self, argument), at_least=1)
-
-    @property
-    def setting(self) -> RaceSetting:
-        return RaceSetting(self.spec, "cpu", self.batch_size, self.prompt_len + self.max_tokens)
 
 
 @dataclass(frozen=True)
@@ -55,7 +36,7 @@ class PeakMemory(Measured):
     what is resident before the model is loaded. peak: the most from the start of the process to the last token.
     """
 
-    run: MemoryRun
+    run: Memory
     weights: int
     pool: int
     libraries: int
@@ -72,7 +53,7 @@ class PeakMemory(Measured):
     def text(self, width: int | None = None, long: bool = False) -> str:
         r = self.run
         prompts = f"{counted(r.batch_size, 'prompt')} of {counted(r.prompt_len, 'token')}"
-        title = f"{ENGINE}, {r.spec}, {r.precision}, {prompts}, {counted(r.max_tokens, 'new token')} each"
+        title = f"{ENGINE}, {r.model}, {r.precision}, {prompts}, {counted(r.max_tokens, 'new token')} each"
         parts = {name: getattr(self, name) for name in ("libraries", "weights", "pool", "beyond", "peak")}
         return (
             f"{title}\n{TextTable.of(['memory', Column('MB', lambda b: f'{b / MB:,.0f}')], parts.items()).text(width)}"
@@ -82,24 +63,24 @@ class PeakMemory(Measured):
         return asdict(self) | {"beyond": self.beyond}
 
 
-def peak_memory(run: MemoryRun) -> PeakMemory:
+def peak_memory(run: Memory) -> PeakMemory:
     """Measure the peak memory of a run in a fresh process.
 
     Raises ValueError for a text that is too long for the model, ModelLoadError for a model that cannot be loaded, and
     ContenderFailed, with the last line of that process, when it fails otherwise.
     """
-    num_tokens, allowed = run.prompt_len + run.max_tokens, model_config(run.spec).max_model_len
+    num_tokens, allowed = run.prompt_len + run.max_tokens, model_config(run.model).max_model_len
     if num_tokens > allowed:
         raise ValueError(
             f"prompt_len={run.prompt_len} + max_tokens={run.max_tokens} is {num_tokens} tokens, "
             f"allowed: max_model_len={allowed}"
         )
     sizes = PlannedEngine(
-        model=run.spec,
-        num_blocks=run.setting.num_blocks(run.batch_size),
+        model=run.model,
+        num_blocks=_setting(run).num_blocks(run.batch_size),
         block_size=BLOCK_SIZE,
         max_num_seqs=run.batch_size,
-        dtype="float32" if run.precision in QUANTIZED else run.precision,
+        dtype="float32" if run.quantization else run.dtype,
     ).sizes()
     child = subprocess.run([sys.executable, "-c", CHILD, json.dumps(asdict(run))], capture_output=True, text=True)
     if child.returncode:
@@ -112,12 +93,16 @@ def peak_memory(run: MemoryRun) -> PeakMemory:
     return PeakMemory(run, sizes.loaded_bytes, sizes.pool_bytes, libraries, peak)
 
 
+def _setting(run: Memory) -> RaceSetting:
+    return RaceSetting(run.model, "cpu", run.batch_size, run.prompt_len + run.max_tokens)
+
+
 def answer(asked: str) -> None:
     """Print, in the fresh process, the bytes that are resident before the model is loaded and at the peak."""
-    run = MemoryRun(**json.loads(asked))
+    run = Memory(**json.loads(asked))
     libraries = resident("VmRSS")
     try:
-        engine(run.setting, run.precision).run([[1] * run.prompt_len] * run.batch_size, run.max_tokens)
+        engine(_setting(run), run.precision).run([[1] * run.prompt_len] * run.batch_size, run.max_tokens)
     except ContenderFailed as error:
         if isinstance(error.__cause__, ModelLoadError):
             print(error.__cause__, file=sys.stderr)

@@ -16,8 +16,8 @@ from roseinfer.models.weights import prepared_copy
 from roseinfer.sequence import SamplingParams, Sequence
 
 from ..ladder import random_prompts
+from ..settings import RANDOM, REPEATING
 
-RANDOM, REPEATING = "random", "repeating"
 OPENING = 8  # tokens of a passage's beginning, which the prompt ends with
 CANDIDATES, LEAST_CANDIDATES = 3, 24  # for each prompt, and in all
 

@@ -4,73 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Sequence as List
 from functools import partial
+from itertools import product
 from typing import Any
 
-from roseinfer.arguments import each_once, require_count, require_counts, require_known
-from roseinfer.engine.speculation.settings import speculative_config
 from roseinfer.models import Model, load_model, model_config
+from roseinfer.settings import names_of
 from roseinfer.stage import Stage
 
 from ..contenders import ContenderFailed
-from ..interleave import ROWS_OF_WEIGHTS, OnProgress, Progress, interleaved, phase_of
+from ..interleave import ROWS_OF_WEIGHTS, OnProgress, Progress, reported
 from ..ladder import check_stages
 from ..provenance import describe_host
 from ..race_setting import RaceSetting
+from ..settings import OFFLINE, Offline
 from ..token_check import Referee
-from .contenders import CONTENDERS, PRECISIONS, BatchContender, Tokens, entered
+from .contenders import BatchContender, Tokens, entered
 from .floor import machine_for, run_floor
-from .prompts import PROMPTS, RANDOM
+from .prompts import PROMPTS
 from .result import OfflineResult, rows_of
 
 WARM_UP_TOKENS = 4
 Sample = dict[str, Any]
 
 
-def offline(
-    spec: str,
-    *,
-    contenders: List[str] = CONTENDERS,
-    stages: List[type[Stage]] = (),
-    precisions: List[str] = ("float32",),
-    batch_sizes: List[int] = (1, 8),
-    prompt_lens: List[int] = (8,),
-    max_tokens: int = 64,
-    repeats: int = 3,
-    seed: int = 0,
-    device: str = "cpu",
-    prompts: str = RANDOM,
-    speculative: dict[str, Any] | None = None,
-    on_progress: OnProgress | None = None,
-) -> OfflineResult:
-    """Race `contenders` (of CONTENDERS) and `stages` over every prompt length and batch size.
+def offline(setting: Offline, stages: List[type[Stage]] = (), on_progress: OnProgress | None = None) -> OfflineResult:
+    """Race the setting's contenders and `stages` over every prompt length and batch size.
 
-    In each of these cells all run in turn, A B C, B C A, ..., in all precisions (of PRECISIONS; "int8" and "int4" apply
-    to the weights alone): first a short run each for warm-up, then `repeats` that count. All have the same random
-    prompts and decode greedily, max_tokens each, end tokens ignored; a run is everything from the prompts to the
-    tokens. In fp32 tokens must equal the reference's, or be as near as NEAR allows. Those that cannot run are in the
-    result's left_out, with the reason. prompts: a key of PROMPTS. speculative: as LLM takes it, for a second engine
-    beside the plain one.
+    In each of these cells all run in turn, A B C, B C A, ..., in all precisions ("int8" and "int4" apply to the weights
+    alone): first a short run each for warm-up, then `repeats` that count. All have the same prompts and decode
+    greedily, max_tokens each, end tokens ignored; a run is everything from the prompts to the tokens. In fp32 tokens
+    must equal the reference's, or be as near as NEAR allows. Those that cannot run are in the result's left_out, with
+    the reason.
 
     Raises ValueError for a bad argument, TokensDiffer for wrong tokens, ContenderFailed when a contender fails after
     its warm-up or none is left.
     """
-    _check(contenders, stages, precisions, batch_sizes, prompt_lens, max_tokens, repeats, seed)
-    require_known("prompts", prompts, PROMPTS)
-    speculative_config(speculative)
-    if speculative and "engine" not in contenders:
-        raise ValueError(f"speculative={speculative!r} is for contenders with 'engine', got {list(contenders)!r}")
-    setting = RaceSetting(spec, device, max(batch_sizes), max(prompt_lens) + max_tokens, speculative)
-    if setting.most_tokens > (allowed := model_config(spec).max_model_len):
-        raise ValueError(
-            f"prompt_lens: {max(prompt_lens)} + max_tokens={max_tokens} is {setting.most_tokens} tokens, allowed: "
-            f"max_model_len={allowed}"
-        )
+    _check(setting, stages)
+    spec, device, max_tokens, repeats = setting.model, setting.device, setting.max_tokens, setting.repeats
+    shared = RaceSetting(spec, device, max(setting.batch_sizes), setting.longest, setting.drafting)
     model = load_model(spec, device)
-    machines = {precision: machine_for(device, precision) for precision in precisions}
+    machines = {precision: machine_for(device, precision) for precision in setting.precisions}
     samples: list[Sample] = []
     floors: dict[tuple, float] = {}
-    cells = [(prompt_len, batch_size) for prompt_len in prompt_lens for batch_size in batch_sizes]
-    with entered(setting, stages, contenders, precisions) as (entrants, left_out):
+    cells = list(product(setting.prompt_lens, setting.batch_sizes))
+    with entered(shared, stages, setting.contenders, setting.precisions) as (entrants, left_out):
         if not entrants:
             raise ContenderFailed(f"no contender can run: {'; '.join(left_out.values())}")
         all_work = sum(
@@ -78,16 +55,16 @@ def offline(
         )
         progress = Progress(
             on_progress,
-            {_called(entrant): all_work for entrant in entrants},
+            {entrant.called: all_work for entrant in entrants},
             runs_total=len(cells) * len(entrants) * (1 + repeats),
         )
         for prompt_len, batch_size in cells:
-            given = PROMPTS[prompts](model, spec, batch_size, prompt_len, max_tokens, seed)
+            given = PROMPTS[setting.prompts](model, spec, batch_size, prompt_len, max_tokens, setting.seed)
             cell = _Cell(model, given, prompt_len, max_tokens, progress)
             running = cell.warmed_up(entrants, left_out)
             samples += cell.measured(running, repeats)
             for entrant in running:
-                floors[(*entrant.key, prompt_len, batch_size)] = run_floor(
+                floors[(entrant.name, entrant.precision, prompt_len, batch_size)] = run_floor(
                     model.config,
                     machines[entrant.precision],
                     batch_size,
@@ -99,20 +76,7 @@ def offline(
         versions = {name: version for entrant in entrants for name, version in entrant.versions.items()}
     host = describe_host(model.device)
     return OfflineResult(
-        arguments={
-            "model": spec,
-            "contenders": list(contenders),
-            "stages": [stage.name for stage in stages],
-            "precisions": list(precisions),
-            "batch_sizes": list(batch_sizes),
-            "prompt_lens": list(prompt_lens),
-            "max_tokens": max_tokens,
-            "repeats": repeats,
-            "seed": seed,
-            "device": device,
-            "prompts": prompts,
-            "speculative": speculative,
-        },
+        arguments=setting.record() | {"stages": [stage.name for stage in stages]},
         **host | {"versions": host["versions"] | versions},
         machines={
             name: {"read_bytes_per_s": m.read_bytes_per_s, "flops_per_s": m.flops_per_s, "samples": m.samples}
@@ -136,10 +100,6 @@ def _warm_up(max_tokens: int) -> int:
     return min(WARM_UP_TOKENS, max_tokens)
 
 
-def _called(entrant: BatchContender) -> str:
-    return f"{entrant.name} {entrant.precision}"
-
-
 class _Cell:
     """One prompt length and batch size: everyone on the same prompts."""
 
@@ -150,18 +110,19 @@ class _Cell:
         self.max_tokens = max_tokens
         self.referee = Referee(model, self.prompts)
         self.progress = progress
-        self.right: dict[tuple[str, str], Tokens] = {}  # the last ones that were checked
+        self.right: dict[str, Tokens] = {}  # the last ones that were checked
         self.phase = f"prompt {prompt_len}, batch {batch_size}"
 
     def warmed_up(self, entrants: List[BatchContender], left_out: dict[str, str]) -> list[BatchContender]:
         """Return the contenders that finish a short run; why the others do not goes to left_out."""
         running = []
         for entrant in entrants:
-            self._begin("warm-up", entrant, _warm_up(self.max_tokens))
+            few = _warm_up(self.max_tokens)
+            self.progress.begin(f"{self.phase}, warm-up", entrant.called, self._work(few))
             try:
-                entrant.run(self.prompts, _warm_up(self.max_tokens))
+                entrant.run(self.prompts, few)
             except ContenderFailed as error:
-                left_out[f"{entrant.name} {entrant.precision}, {self.phase}"] = str(error)
+                left_out[f"{entrant.called}, {self.phase}"] = str(error)
             else:
                 running.append(entrant)
         if not running:
@@ -170,23 +131,17 @@ class _Cell:
 
     def measured(self, entrants: List[BatchContender], repeats: int) -> list[Sample]:
         """Take `repeats` samples of each contender, in the order in which they run."""
-        runs = {entrant.key: partial(self._sample, entrant) for entrant in entrants}
-        by_key = {entrant.key: entrant for entrant in entrants}
-
-        def on_run(key: tuple, repeat: int) -> None:
-            self._begin(phase_of(repeat, repeats), by_key[key], self.max_tokens, repeat)
-
-        taken = interleaved(runs, repeats, on_run=on_run)
+        runs = {entrant.called: partial(self._sample, entrant) for entrant in entrants}
+        taken = reported(self.progress, runs, repeats, where=f"{self.phase}, ", work=self._work(self.max_tokens))
         samples = sorted((sample for own in taken.values() for sample in own), key=lambda sample: sample["began"])
         # fp32 comes first, and has been checked; without any, the first contender is what others are compared with.
-        yardstick = taken[entrants[0].key][0]["outputs"]
+        yardstick = taken[entrants[0].called][0]["outputs"]
         for sample in samples:
             sample["tokens_equal"] = share_equal(sample.pop("outputs"), yardstick)
         return samples
 
-    def _begin(self, phase: str, entrant: BatchContender, max_tokens: int, repeat: int = -1) -> None:
-        work = run_work(self.sizes["prompt_len"], self.sizes["batch_size"], max_tokens)
-        self.progress.begin(f"{self.phase}, {phase}", _called(entrant), work, repeat)
+    def _work(self, max_tokens: int) -> int:
+        return run_work(**self.sizes, max_tokens=max_tokens)
 
     def _sample(self, entrant: BatchContender) -> Sample:
         before = entrant.drafts()
@@ -209,12 +164,12 @@ class _Cell:
         lengths = {len(output) for output in outputs}
         if len(outputs) != len(self.prompts) or lengths != {self.max_tokens}:
             raise ContenderFailed(
-                f"{entrant.name} {entrant.precision} gave {len(outputs)} outputs of {sorted(lengths)} tokens, asked "
+                f"{entrant.called} gave {len(outputs)} outputs of {sorted(lengths)} tokens, asked "
                 f"were {len(self.prompts)} of {self.max_tokens}"
             )
-        if entrant.precision == "float32" and self.right.get(entrant.key) != outputs:
+        if entrant.precision == "float32" and self.right.get(entrant.called) != outputs:
             self.referee.check(entrant.name, outputs, entrant.near)
-            self.right[entrant.key] = outputs
+            self.right[entrant.called] = outputs
 
 
 def share_equal(outputs: Tokens, expected: Tokens) -> float:
@@ -223,26 +178,18 @@ def share_equal(outputs: Tokens, expected: Tokens) -> float:
     return sum(got == want for got, want in pairs) / len(pairs)
 
 
-def _check(
-    contenders: List[str],
-    stages: List[type[Stage]],
-    precisions: List[str],
-    batch_sizes: List[int],
-    prompt_lens: List[int],
-    max_tokens: int,
-    repeats: int,
-    seed: int,
-) -> None:
-    for name in each_once("contenders", contenders, at_least=0):
-        require_known("contenders", name, CONTENDERS)
+def _check(setting: Offline, stages: List[type[Stage]]) -> None:
+    names_of(OFFLINE, at_least=0)("contenders", setting.contenders)
     if stages:
         check_stages(stages)
-    if not contenders and not stages:
+    if not setting.contenders and not stages:
         raise ValueError("contenders must name at least one, or stages, got none")
-    for name in each_once("precisions", precisions):
-        require_known("precisions", name, PRECISIONS)
-    require_counts("batch_sizes", batch_sizes)
-    require_counts("prompt_lens", prompt_lens)
-    require_count("max_tokens", max_tokens, at_least=1)
-    require_count("repeats", repeats, at_least=1)
-    require_count("seed", seed, at_least=0)
+    if setting.drafting and "engine" not in setting.contenders:
+        raise ValueError(
+            f"speculative={setting.speculative!r} is for contenders with 'engine', got {list(setting.contenders)!r}"
+        )
+    if setting.longest > (allowed := model_config(setting.model).max_model_len):
+        raise ValueError(
+            f"prompt_lens: {max(setting.prompt_lens)} + max_tokens={setting.max_tokens} is {setting.longest} tokens, "
+            f"allowed: max_model_len={allowed}"
+        )

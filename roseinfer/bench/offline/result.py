@@ -129,23 +129,21 @@ class OfflineResult(MachineResult):
         return f"{figure}{ratio} {row['floor_share']:4.0%}"
 
     def _long_table(self, width: int | None) -> str:
-        columns = {
-            "prompt_len": Column("prompt"),
-            "batch_size": Column("batch"),
-            "precision": Column("precision"),
-            "name": Column("contender"),
-            "tokens_per_second": Column("tok/s", "{:,.1f}".format),
-            "range": Column("min..max", right=True),
-            "vs_hf": Column("× HF", "{:.2f}".format),
-            "verdict": Column("verdict"),
-            "vs_hf_float32": Column("× HF float32", "{:.2f}".format),
-            "floor_seconds": Column("floor s", "{:.3f}".format),
-            "floor_share": Column("of floor", "{:.1%}".format),
-            "tokens_equal": Column("tokens equal", "{:.1%}".format),
-        }
-        ranges = (f"{r['tokens_per_second_min']:,.1f}..{r['tokens_per_second_max']:,.1f}" for r in self.rows)
-        rows = [row | {"range": ends} for row, ends in zip(self.rows, ranges, strict=True)]
-        return TextTable.of(list(columns.values()), [[row[name] for name in columns] for row in rows]).text(width)
+        columns = [
+            Column("prompt", of="prompt_len"),
+            Column("batch", of="batch_size"),
+            Column("precision", of="precision"),
+            Column("contender", of="name"),
+            Column("tok/s", "{:,.1f}".format, of="tokens_per_second"),
+            Column("min..max", right=True, of=_ends),
+            Column("× HF", "{:.2f}".format, of="vs_hf"),
+            Column("verdict", of="verdict"),
+            Column("× HF float32", "{:.2f}".format, of="vs_hf_float32"),
+            Column("floor s", "{:.3f}".format, of="floor_seconds"),
+            Column("of floor", "{:.1%}".format, of="floor_share"),
+            Column("tokens equal", "{:.1%}".format, of="tokens_equal"),
+        ]
+        return TextTable.of_rows(columns, self.rows).text(width)
 
     @property
     def is_first_token(self) -> bool:
@@ -199,6 +197,10 @@ class OfflineResult(MachineResult):
             f"Tokens in float32 equal the reference's, but for {others} at most: two logits nearly tied, and from "
             "there on the text was another. "
         )
+
+
+def _ends(row: Row) -> str:
+    return f"{row['tokens_per_second_min']:,.1f}..{row['tokens_per_second_max']:,.1f}"
 
 
 def _against_peers(by_name: dict[str, dict[int, Row]], batch_size: int) -> str:

@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Sequence as List
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from typing import Any, ClassVar
 
-from roseinfer.arguments import counted, require_count, require_counts
+from roseinfer.arguments import counted, require_counts
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.display.measured import MachineResult
-from roseinfer.display.text_table import Column, TextTable
+from roseinfer.display.text_table import Column
 from roseinfer.drive import drive
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.metrics import SequenceTimes
 from roseinfer.llm.loading import model_to_serve
 from roseinfer.models import Model, load_model, model_config
 from roseinfer.planning.definitions import METRICS_BY_NAME, definitions
-from roseinfer.profiling.progress import OnProgress, Progress
+from roseinfer.profiling.progress import OnProgress
 from roseinfer.sequence import SamplingParams, Sequence
 
-from ..interleave import interleaved, phase_of
+from ..interleave import race
 from ..ladder import mixed_prompts
 from ..provenance import describe_host, where
+from ..settings import Chunks
 from ..token_check import NEAR_TIE, Referee
+from ..verdict import spread
 
 SHORT_PROMPT = 8
 STEPS_BEFORE = 8  # that the others decode alone, and after it
 MS = 1e3
+
+
+def _ms(seconds: float) -> str:
+    return f"{MS * seconds:,.2f}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,21 +47,16 @@ class ChunksResult(MachineResult):
     """
 
     SHORT: ClassVar = ("budget", "chunks", "worst_itl", "worst_itl_min", "worst_itl_max", "alone", "ttft", "vs_whole")
+    COLUMNS: ClassVar = (
+        Column("budget", of=lambda row: "no chunks" if row["budget"] is None else str(row["budget"])),
+        Column("steps of the prompt", of="chunks"),
+        Column("worst ITL ms", _ms, of="worst_itl"),
+        Column("of that without", "{:.0%}".format, of="vs_whole"),
+        Column("ITL alone ms", _ms, of="alone"),
+        Column("TTFT of the prompt ms", _ms, of="ttft"),
+    )
 
     definitions: dict[str, str]
-
-    def tables(self, width: int | None, long: bool = False) -> Iterable[str]:
-        columns = {
-            "budget": Column("budget"),
-            "chunks": Column("steps of the prompt"),
-            "worst_itl": Column("worst ITL ms", _ms),
-            "vs_whole": Column("of that without", "{:.0%}".format),
-            "alone": Column("ITL alone ms", _ms),
-            "ttft": Column("TTFT of the prompt ms", _ms),
-        }
-        rows = [row | {"budget": "no chunks" if row["budget"] is None else str(row["budget"])} for row in self.rows]
-        table = TextTable.of(list(columns.values()), [[row[name] for name in columns] for row in rows])
-        return [table.text(width)]
 
     def notes(self) -> list[str]:
         a = self.arguments
@@ -69,77 +68,46 @@ class ChunksResult(MachineResult):
         ]
 
 
-def chunks(
-    spec: str,
-    *,
-    prompt_len: int = 448,
-    num_decoding: int = 8,
-    budgets: List[int] = (64,),
-    repeats: int = 5,
-    seed: int = 0,
-    device: str = "cpu",
-    on_progress: OnProgress | None = None,
-) -> ChunksResult:
+def chunks(setting: Chunks, on_progress: OnProgress | None = None) -> ChunksResult:
     """Let num_decoding short requests decode, add one of prompt_len tokens, and run on past its first token.
 
     This is done under each budget and under one that the whole prompt fits, in turn, after a warm-up. Raises ValueError
-    for a bad argument, such as a budget below num_decoding + 1, and TokensDiffer for wrong tokens.
+    for a budget below num_decoding + 1 and for too long a text, and TokensDiffer for wrong tokens.
     """
-    for argument, value in (("prompt_len", prompt_len), ("num_decoding", num_decoding), ("repeats", repeats)):
-        require_count(argument, value, at_least=1)
-    require_count("seed", seed, at_least=0)
+    spec, budgets = setting.model, setting.budgets
+    prompt_len, num_decoding = setting.prompt_len, setting.num_decoding
     require_counts("budgets", budgets, at_least=num_decoding + 1)
     most = prompt_len + num_decoding * SHORT_PROMPT
     num_steps = 2 * STEPS_BEFORE + max(-(-most // (budget - num_decoding)) for budget in budgets)
     longest = max(prompt_len, SHORT_PROMPT) + num_steps
     if longest > (allowed := model_config(spec).max_model_len):
         raise ValueError(f"prompt_len={prompt_len} and {num_steps} steps are {longest} tokens, allowed: {allowed}")
-    model = model_to_serve(spec, None, device, None)
-    prompts = mixed_prompts(model, [SHORT_PROMPT] * num_decoding + [prompt_len], seed)
-    referee = Referee(load_model(spec, device), prompts)
+    model = model_to_serve(spec, None, setting.device, None)
+    prompts = mixed_prompts(model, [SHORT_PROMPT] * num_decoding + [prompt_len], setting.seed)
+    referee = Referee(load_model(spec, setting.device), prompts)
     run = partial(_sample, model, prompts, num_steps, longest, referee)
-    runs = {budget: partial(run, budget) for budget in (None, *budgets)}
-    progress = Progress(on_progress, dict.fromkeys(map(_named, runs), 1 + repeats), len(runs) * (1 + repeats))
-    taken = interleaved(
-        runs,
-        repeats,
-        warmup=1,
-        on_run=lambda budget, repeat: progress.begin(phase_of(repeat, repeats), _named(budget), repeat=repeat),
-    )
-    whole = median(sample["worst_itl"] for sample in taken[None])
+    runs = {_named(budget): partial(run, budget) for budget in (None, *budgets)}
+    taken = race(runs, setting.repeats, on_progress)
+    whole = median(sample["worst_itl"] for sample in taken[_named(None)])
     rows = []
-    for limit, own in taken.items():
+    for own in taken.values():
         middle = {name: median(sample[name] for sample in own) for name in ("worst_itl", "alone", "ttft")}
-        worst = [sample["worst_itl"] for sample in own]
         rows.append(
             {
-                "budget": limit,
+                "budget": own[0]["budget"],
                 "chunks": own[0]["chunks"],
                 **middle,
-                "worst_itl_min": min(worst),
-                "worst_itl_max": max(worst),
+                **spread("worst_itl", [sample["worst_itl"] for sample in own]),
                 "vs_whole": middle["worst_itl"] / whole,
             }
         )
     return ChunksResult(
-        arguments={
-            "model": spec,
-            "prompt_len": prompt_len,
-            "num_decoding": num_decoding,
-            "budgets": list(budgets),
-            "repeats": repeats,
-            "seed": seed,
-            "device": device,
-        },
+        arguments=setting.record(),
         **describe_host(model.device),
         definitions=definitions(),
         rows=rows,
         samples=[sample for own in taken.values() for sample in own],
     )
-
-
-def _ms(seconds: float) -> str:
-    return f"{MS * seconds:,.2f}"
 
 
 def _named(budget: int | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as List
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from roseinfer.models import Model, load_model, to_hf
 from ..contenders import ContenderFailed, blame
 from ..peers import wait_until_idle
 from ..race_setting import ENGINE, RaceSetting
+from ..settings import HF, NO_CACHE, ONLINE
 from .serve import OnlineRun, serve
 from .workload import Work
 
@@ -26,10 +28,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
     from transformers.generation.continuous_batching import ContinuousBatchingManager
 
-NO_CACHE, HF = "no-prefix-cache", "hf"
-NAMES = {ENGINE: ENGINE, NO_CACHE: "engine, no prefix cache", HF: "HF continuous batching"}  # as one types them
-CONTENDERS = tuple(NAMES)
-USUAL = (ENGINE, HF)
 FIRST_COME = "fcfs"
 NO_END = -1  # for transformers: no token ends a request
 
@@ -44,8 +42,8 @@ class OnlineContender:
     run: Callable[[Work, Stop], OnlineRun]
 
     @property
-    def key(self) -> tuple[str, int]:
-        return self.name, self.budget
+    def called(self) -> str:
+        return f"{self.name}, budget {self.budget}"
 
 
 def contenders_of(
@@ -65,7 +63,7 @@ def contenders_of(
             theirs = to_hf(load_model(setting.spec, setting.device, getattr(torch, dtype)))
             makers.append(lambda budget: hf(setting, theirs, budget))
         except ValueError as error:
-            left_out[NAMES[HF]] = str(error)
+            left_out[ONLINE[HF]] = str(error)
     return [make(budget) for budget in budgets for make in makers], left_out
 
 
@@ -78,7 +76,7 @@ def engine(setting: RaceSetting, model: Model, budget: int, policy: str, with_ca
 
     It has blocks for all sequences that run at a time.
     """
-    name = NAMES[ENGINE if with_cache else NO_CACHE] + ("" if policy == FIRST_COME else f", {policy}")
+    name = ONLINE[ENGINE if with_cache else NO_CACHE] + ("" if policy == FIRST_COME else f", {policy}")
     seqs = _seqs_within(setting, budget)
     num_blocks = setting.num_blocks(seqs)
 
@@ -114,7 +112,7 @@ def hf(setting: RaceSetting, model: PreTrainedModel, budget: int) -> OnlineConte
 
     Its pages, prefix sharing and all else have its own defaults, in a cache that holds all requests that may run.
     """
-    name, seqs = NAMES[HF], _seqs_within(setting, budget)
+    name, seqs = ONLINE[HF], _seqs_within(setting, budget)
 
     def run(work: Work, stop: Stop) -> OnlineRun:
         with blame(name, f"a run with a budget of {budget}"), managed(model, setting, budget, seqs) as manager:
@@ -125,29 +123,27 @@ def hf(setting: RaceSetting, model: PreTrainedModel, budget: int) -> OnlineConte
     return OnlineContender(name, budget, seqs, run)
 
 
-class managed:
-    """Yield a manager that takes requests, as in `with managed(...) as manager`; afterwards its thread has ended."""
+@contextmanager
+def managed(
+    model: PreTrainedModel, setting: RaceSetting, budget: int, max_num_seqs: int
+) -> Iterator[ContinuousBatchingManager]:
+    """Yield a manager that takes requests; afterwards its thread has ended."""
+    from transformers import ContinuousBatchingConfig, GenerationConfig
 
-    def __init__(self, model: PreTrainedModel, setting: RaceSetting, budget: int, max_num_seqs: int) -> None:
-        from transformers import ContinuousBatchingConfig, GenerationConfig
-
-        page_size = ContinuousBatchingConfig.page_size
-        config = ContinuousBatchingConfig(
-            num_blocks=setting.num_blocks(max_num_seqs, page_size),
-            max_batch_tokens=budget,
-            max_requests_per_batch=max_num_seqs,
-        )
-        generation = GenerationConfig(do_sample=False, eos_token_id=NO_END, pad_token_id=0)
-        self.manager = model.init_continuous_batching(generation_config=generation, continuous_batching_config=config)
-
-    def __enter__(self) -> ContinuousBatchingManager:
-        self.manager.warmup()  # its cache is allocated
-        self.manager.start()
-        return self.manager
-
-    def __exit__(self, *error: object) -> None:
-        self.manager.stop(hard_stop=True)
-        self.manager.destroy()
+    config = ContinuousBatchingConfig(
+        num_blocks=setting.num_blocks(max_num_seqs, ContinuousBatchingConfig.page_size),
+        max_batch_tokens=budget,
+        max_requests_per_batch=max_num_seqs,
+    )
+    generation = GenerationConfig(do_sample=False, eos_token_id=NO_END, pad_token_id=0)
+    manager = model.init_continuous_batching(generation_config=generation, continuous_batching_config=config)
+    manager.warmup()  # its cache is allocated
+    manager.start()
+    try:
+        yield manager
+    finally:
+        manager.stop(hard_stop=True)
+        manager.destroy()
 
 
 def serve_hf(manager: ContinuousBatchingManager, work: Work, stop: Stop) -> OnlineRun:

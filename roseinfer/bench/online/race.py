@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from collections.abc import Sequence as List
 from dataclasses import dataclass
 from typing import Any
 
-from roseinfer.arguments import each_once, require_count, require_counts, require_known, require_positive
-from roseinfer.arrivals import Arrival, all_at_second_0
+from roseinfer.arrivals import all_at_second_0
 from roseinfer.engine.calls import Stop, noted_interrupts
-from roseinfer.engine.config import DTYPE_BYTES
-from roseinfer.engine.policies import POLICIES
 from roseinfer.models import Model, load_model, model_config
 from roseinfer.planning.definitions import definitions
 
@@ -19,14 +15,13 @@ from ..contenders import ContenderFailed
 from ..interleave import OnProgress, Progress, phase_of, turns
 from ..provenance import describe_host
 from ..race_setting import RaceSetting
+from ..settings import Online
 from ..token_check import NEAR_TIE, Referee
-from .contenders import CONTENDERS, USUAL, OnlineContender, contenders_of
+from .contenders import OnlineContender, contenders_of
 from .result import OnlineResult, rows_of
 from .serve import OnlineRun
-from .workload import Work, Workload
+from .workload import Work, with_prompts
 
-BUDGETS = (1536, 1024, 768, 512, 384, 256, 128, 64, 32)  # post 003's
-POSTS = Workload()
 WARM_UP_REQUESTS = 4
 
 
@@ -39,73 +34,38 @@ class Load:
     share: float | None = None
 
 
-def online(
-    spec: str,
-    *,
-    contenders: List[str] = USUAL,
-    budgets: List[int] = BUDGETS,
-    policies: List[str] = ("fcfs",),
-    max_num_seqs: int = 64,
-    workload: Workload = POSTS,
-    rates: List[float] = (),
-    loads: List[float] = (),
-    repeats: int = 3,
-    dtype: str = "float32",
-    device: str = "cpu",
-    on_progress: OnProgress | None = None,
-) -> OnlineResult:
-    """Serve `workload` by each of `contenders` (of CONTENDERS; the engine under each of `policies`) with each budget.
+def online(setting: Online, on_progress: OnProgress | None = None) -> OnlineResult:
+    """Serve the setting's workload by each contender, the engine under each policy, with each budget.
 
-    rates: arrivals a second. loads: rates as shares of the capacity, which is the requests a second of the first
-    contender with the first budget when all come at once. Without either, all come at once, which is post 003's sweep.
     A budget below max_num_seqs runs with as many sequences as it has tokens. At each rate all run in turn, after a
     short run each for warm-up. In fp32 tokens must be the reference's, or all but as likely (NEAR_TIE): which requests
     share a step depends on the clock, and so does the last digit of a sum.
 
     Ctrl-C ends it between two steps: the result has what was measured, and `interrupted` says where. Raises ValueError
-    for a bad argument, TokensDiffer for wrong tokens, ContenderFailed when a contender fails.
+    for requests that are too long, TokensDiffer for wrong tokens, ContenderFailed when a contender fails.
     """
-    _check(contenders, budgets, policies, max_num_seqs, workload, rates, loads, repeats, dtype)
-    lengths = workload.arrivals(None)
+    lengths = setting.arrivals(None)
     most_tokens = max(arrival.prompt_len + arrival.output_len for arrival in lengths)
-    if most_tokens > (allowed := model_config(spec).max_model_len):
+    if most_tokens > (allowed := model_config(setting.model).max_model_len):
         raise ValueError(
             f"workload: a request of {most_tokens} tokens, prompt and output, allowed: max_model_len={allowed}"
         )
-    setting = RaceSetting(spec, device, min(max_num_seqs, len(lengths)), most_tokens)
-    model = load_model(spec, device)
-    running, left_out = contenders_of(setting, dtype, contenders, policies, budgets)
+    shared = RaceSetting(setting.model, setting.device, min(setting.max_num_seqs, len(lengths)), most_tokens)
+    model = load_model(setting.model, setting.device)
+    running, left_out = contenders_of(shared, setting.dtype, setting.contenders, setting.policies, setting.budgets)
     if not running:
         raise ContenderFailed(f"no contender can run: {'; '.join(left_out.values())}")
-    race = _Race(model, running, workload, repeats, dtype, on_progress)
     with noted_interrupts() as stop:
-        race.run(lengths, rates, loads, stop)
+        race = _Race(model, running, setting, stop, on_progress)
+        race.run()
     return OnlineResult(
-        arguments={
-            "model": spec,
-            "contenders": list(contenders),
-            "budgets": list(budgets),
-            "policies": list(policies),
-            "max_num_seqs": max_num_seqs,
-            "num_requests": len(lengths),
-            "prompt_lens": list(workload.prompt_lens),
-            "output_lens": list(workload.output_lens),
-            "prefix_len": workload.prefix_len,
-            "burst": workload.burst,
-            "trace": str(workload.trace) if workload.trace else None,
-            "seed": workload.seed,
-            "rates": list(rates),
-            "loads": list(loads),
-            "repeats": repeats,
-            "dtype": dtype,
-            "device": device,
-        },
+        arguments=setting.record(),
         **describe_host(model.device),
         definitions=definitions(),
         capacity=race.capacity,
         rows=rows_of(race.samples),
         samples=race.samples,
-        tokens=race.verdicts,
+        tokens=race.referee.verdicts,
         interrupted=race.interrupted,
         left_out=left_out,
     )
@@ -118,64 +78,57 @@ class _Race:
         self,
         model: Model,
         running: list[OnlineContender],
-        workload: Workload,
-        repeats: int,
-        dtype: str,
+        setting: Online,
+        stop: Stop,
         on_progress: OnProgress | None,
     ) -> None:
-        self.running, self.workload, self.model, self.repeats, self.dtype = running, workload, model, repeats, dtype
-        self.verdicts: dict[str, str] = {}
+        self.model, self.running, self.setting, self.stop = model, running, setting, stop
+        self.work = with_prompts(setting.arrivals(None), model, setting.seed)
+        self.referee = Referee(model, [prompt for _, prompt in self.work])
         self.samples: list[dict[str, Any]] = []
         self.capacity: dict[str, Any] | None = None
         self.interrupted: str | None = None
-        self._on_progress = on_progress
-        self._runs_begun = 0
+        self._progress = self._planned(on_progress)
 
-    def run(self, lengths: list[Arrival], rates: List[float], loads: List[float], stop: Stop) -> None:
-        work = self.workload.work(self.model, lengths)
-        self._referee = Referee(self.model, [prompt for _, prompt in work])
-        self.verdicts = self._referee.verdicts
-        num_loads = max(1, len(rates) + len(loads))
-        self._runs_total = len(self.running) * (1 + num_loads * self.repeats) + bool(loads)
-        self._progress = self._planned(work, num_loads, rates, has_capacity=bool(loads))
+    def run(self) -> None:
+        """Run all, until `stop` says that it is enough; `interrupted` says where that was."""
+        self.interrupted = "in a warm-up, or between two runs"
         for contender in self.running:
-            if not stop():
-                self._one("warm-up", contender, warm_up(work), stop)
-        if loads and not stop():
-            self._measure_capacity(work, stop)
-        for load in self._loads(rates, loads):
-            if not stop():
-                self._measure(load, stop)
-        if self._runs_begun < self._runs_total and not self.interrupted:
-            self.interrupted = "in a warm-up, or between two runs"
+            if self.stop():
+                return
+            self._one("warm-up", contender, warm_up(self.work))
+        if self.setting.loads and not self.stop():
+            self._measure_capacity()
+        for load in self._loads():
+            work = with_prompts(self.setting.arrivals(load.rate), self.model, self.setting.seed)
+            for repeat, _, contender in turns(self.running, self.setting.repeats):
+                if self.stop() or not self._measured(load, work, repeat, contender):
+                    return
+        if not self.setting.loads or self.capacity:
+            self.interrupted = None
 
-    def _planned(self, work: Work, num_loads: int, rates: List[float], has_capacity: bool) -> Progress:
+    def _planned(self, on_progress: OnProgress | None) -> Progress:
         """Plan the progress of all runs in tokens. Runs by a rate or a trace last at least until their last arrival."""
-        tokens = num_tokens(warm_up(work)) + num_loads * self.repeats * num_tokens(work)
-        planned = {_called(contender): tokens for contender in self.running}
-        planned[_called(self.running[0])] += has_capacity * num_tokens(work)
-        known = [None] if self.workload.trace else rates
-        coming = sum(self.workload.arrivals(rate)[-1].seconds for rate in known)
-        return Progress(
-            self._on_progress, planned, self._runs_total, at_least=len(self.running) * self.repeats * coming
-        )
+        setting = self.setting
+        num_runs = max(1, len(setting.rates) + len(setting.loads)) * setting.repeats  # of each contender
+        tokens = num_tokens(warm_up(self.work)) + num_runs * num_tokens(self.work)
+        planned = {contender.called: tokens for contender in self.running}
+        planned[self.running[0].called] += bool(setting.loads) * num_tokens(self.work)
+        known = [None] if setting.trace else setting.rates
+        coming = sum(setting.arrivals(rate)[-1].seconds for rate in known)
+        runs_total = len(self.running) * (1 + num_runs) + bool(setting.loads)
+        return Progress(on_progress, planned, runs_total, at_least=len(self.running) * setting.repeats * coming)
 
-    def _measure_capacity(self, work: Work, stop: Stop) -> None:
+    def _measure_capacity(self) -> None:
         first = self.running[0]
-        served = self._one("capacity", first, work, stop)
-        if not served.complete:
-            return
-        record = served.record()
-        self.capacity = {
-            "name": first.name,
-            "budget": first.budget,
-            "requests_per_second": record["requests_per_second"],
-            "tokens_per_second": record["tokens_per_second"],
-            "seconds": record["seconds"],
-        }
+        served = self._one("capacity", first, self.work)
+        if served.complete:
+            record, figures = served.record(), ("requests_per_second", "tokens_per_second", "seconds")
+            self.capacity = {"name": first.name, "budget": first.budget} | {name: record[name] for name in figures}
 
-    def _loads(self, rates: List[float], loads: List[float]) -> Iterator[Load]:
-        if self.workload.trace:
+    def _loads(self) -> Iterator[Load]:
+        rates, loads = self.setting.rates, self.setting.loads
+        if self.setting.trace:
             yield Load("trace")
         elif not rates and not loads:
             yield Load("all at once")
@@ -186,46 +139,25 @@ class _Race:
                 rate = share * self.capacity["requests_per_second"]
                 yield Load(f"{share:.0%} of capacity", rate, share)
 
-    def _measure(self, load: Load, stop: Stop) -> None:
-        work = self.workload.work(self.model, self.workload.arrivals(load.rate))
-        by_key = {contender.key: contender for contender in self.running}
-        for repeat, _, key in turns(list(by_key), self.repeats):
-            if stop():
-                return
-            contender = by_key[key]
-            served = self._one(f"{load.label}, {phase_of(repeat, self.repeats)}", contender, work, stop, repeat)
-            self.samples.append(
-                {
-                    "name": contender.name,
-                    "budget": contender.budget,
-                    "max_num_seqs": contender.max_num_seqs,
-                    "load": load.label,
-                    "rate": load.rate,
-                    "share": load.share,
-                    "repeat": repeat,
-                    **served.record(),
-                }
-            )
-            if not served.complete:
-                done = f"{sum(served.finished)} of {served.num_requests} requests were done"
-                self.interrupted = f"{contender.name}, budget {contender.budget}, {load.label}: {done}"
-                return
-            self._check(contender, [arrival.output_len for arrival, _ in work], served)
-
-    def _one(self, phase: str, contender: OnlineContender, work: Work, stop: Stop, repeat: int = -1) -> OnlineRun:
-        self._runs_begun += 1
-        self._progress.begin(phase, _called(contender), num_tokens(work), repeat)
-        return contender.run(work, stop)
-
-    def _check(self, contender: OnlineContender, lengths: list[int], served: OnlineRun) -> None:
-        if [len(output) for output in served.outputs] != lengths:
+    def _measured(self, load: Load, work: Work, repeat: int, contender: OnlineContender) -> bool:
+        """Take a sample; return whether the run was complete."""
+        served = self._one(f"{load.label}, {phase_of(repeat, self.setting.repeats)}", contender, work, repeat)
+        who = {"name": contender.name, "budget": contender.budget, "max_num_seqs": contender.max_num_seqs}
+        when = {"load": load.label, "rate": load.rate, "share": load.share, "repeat": repeat}
+        self.samples.append(who | when | served.record())
+        if not served.complete:
+            done = f"{sum(served.finished)} of {served.num_requests} requests were done"
+            self.interrupted = f"{contender.called}, {load.label}: {done}"
+            return False
+        if [len(output) for output in served.outputs] != [arrival.output_len for arrival, _ in work]:
             raise ContenderFailed(f"{contender.name} gave outputs of other lengths than were asked for")
-        if self.dtype == "float32":
-            self._referee.check(contender.name, served.outputs, NEAR_TIE)
+        if self.setting.dtype == "float32":
+            self.referee.check(contender.name, served.outputs, NEAR_TIE)
+        return True
 
-
-def _called(contender: OnlineContender) -> str:
-    return f"{contender.name}, budget {contender.budget}"
+    def _one(self, phase: str, contender: OnlineContender, work: Work, repeat: int = -1) -> OnlineRun:
+        self._progress.begin(phase, contender.called, num_tokens(work), repeat)
+        return contender.run(work, self.stop)
 
 
 def num_tokens(work: Work) -> int:
@@ -236,29 +168,3 @@ def warm_up(work: Work) -> Work:
     """Make the work of a warm-up: the first requests, all at once."""
     arrivals = all_at_second_0(arrival for arrival, _ in work[:WARM_UP_REQUESTS])
     return list(zip(arrivals, [prompt for _, prompt in work], strict=False))
-
-
-def _check(
-    contenders: List[str],
-    budgets: List[int],
-    policies: List[str],
-    max_num_seqs: int,
-    workload: Workload,
-    rates: List[float],
-    loads: List[float],
-    repeats: int,
-    dtype: str,
-) -> None:
-    for name in each_once("contenders", contenders):
-        require_known("contenders", name, CONTENDERS)
-    for name in each_once("policies", policies):
-        require_known("policies", name, POLICIES)
-    require_counts("budgets", budgets)
-    require_count("max_num_seqs", max_num_seqs, at_least=1)
-    require_count("repeats", repeats, at_least=1)
-    for argument, values in (("rates", rates), ("loads", loads)):
-        for value in each_once(argument, values, at_least=0):
-            require_positive(argument, value)
-    if workload.trace and (rates or loads):
-        raise ValueError("a trace has times of its own: give rates or loads, or a trace")
-    require_known("dtype", str(dtype), DTYPE_BYTES)

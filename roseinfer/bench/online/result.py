@@ -14,8 +14,8 @@ from roseinfer.display.text_table import Column, TextTable
 from roseinfer.planning.definitions import METRICS
 
 from ..provenance import where_in_full
+from ..settings import HF, ONLINE
 from ..verdict import explanation, ratio_text, runs_text, spread, verdict
-from .contenders import HF, NAMES
 
 Row = dict[str, Any]
 MS = 1e3
@@ -23,8 +23,9 @@ IN_SHORT = (("ttft", "p50"), ("itl", "p99"))
 STATS = ("p50", "p90", "p99", "max")
 # Shown where they are not 0 for everyone.
 COUNTS = {
-    "preemptions": Column("preempted", "{:,.0f}".format),
-    "prefix_cache_hit_rate": Column("hits", "{:.0%}".format),  # of the prompts' tokens, found in the prefix cache
+    "preemptions": Column("preempted", "{:,.0f}".format, of="preemptions"),
+    # Of the prompts' tokens, those found in the prefix cache.
+    "prefix_cache_hit_rate": Column("hits", "{:.0%}".format, of="prefix_cache_hit_rate"),
 }
 
 
@@ -41,8 +42,8 @@ def rows_of(samples: List[Row]) -> list[Row]:
     rows = []
     for (load, budget, name), own in runs.items():
         speeds = [sample["requests_per_second"] for sample in own]
-        theirs = [s["requests_per_second"] for s in runs.get((load, budget, NAMES[HF]), ()) if s["complete"]]
-        comparable = bool(theirs) and name != NAMES[HF] and own[0]["complete"]
+        theirs = [s["requests_per_second"] for s in runs.get((load, budget, ONLINE[HF]), ()) if s["complete"]]
+        comparable = bool(theirs) and name != ONLINE[HF] and own[0]["complete"]
         rows.append(
             {
                 "load": load,
@@ -167,37 +168,24 @@ class OnlineResult(MachineResult):
 
 
 def _table(rows: List[Row]) -> TextTable:
-    ms = "{:,.1f}".format
     shown = (("ttft", "p50"), ("ttft", "p99"), ("tpot", "p50"), ("itl", "p99"), ("itl", "max"), ("latency", "p50"))
-    counts = [name for name in COUNTS if any(row[name] for row in rows)]
     columns = [
-        Column("contender"),
-        Column("budget"),
-        Column("seqs"),
-        Column("req/s", right=True),
-        Column("tok/s", "{:,.0f}".format),
-        Column("× HF", right=True),
-        *(Column(f"{name.upper() if name != 'latency' else name} {stat}", ms, right=True) for name, stat in shown),
-        *(COUNTS[name] for name in counts),
+        Column("contender", of=_named),
+        Column("budget", of="budget"),
+        Column("seqs", of="max_num_seqs"),
+        Column("req/s", right=True, of=_speed),
+        Column("tok/s", "{:,.0f}".format, of="tokens_per_second"),
+        Column("× HF", right=True, of=_ratio),
+        *(_time(name, stat) for name, stat in shown),
+        *(column for name, column in COUNTS.items() if any(row[name] for row in rows)),
     ]
-    return TextTable.of(
-        columns,
-        [
-            (
-                _named(row),
-                row["budget"],
-                row["max_num_seqs"],
-                _speed(row),
-                row["tokens_per_second"],
-                _ratio(row),
-                *(_ms(row, name, stat) for name, stat in shown),
-                *(row[name] for name in counts),
-            )
-            for row in rows
-        ],
-        missing="-",
-        keys=2,
-    )
+    return TextTable.of_rows(columns, rows, missing="-", keys=2)
+
+
+def _time(metric: str, stat: str) -> Column:
+    """Make the column of a statistic of a metric, in ms."""
+    name = metric.upper() if metric != "latency" else metric
+    return Column(f"{name} {stat}", "{:,.1f}".format, True, lambda row: _ms(row, metric, stat))
 
 
 def _best(rows: List[Row]) -> str:

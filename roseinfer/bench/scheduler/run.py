@@ -6,7 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from roseinfer.engine.metrics import SequenceTimes
+from roseinfer.engine.step import StepRecord
 from roseinfer.planning.definitions import METRICS_BY_NAME
+from roseinfer.sequence import Sequence
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,13 @@ class ServedStep:
     seconds: float
     prompt_tokens: int
     context_lens: tuple[int, ...]
+
+    @classmethod
+    def of(cls, step: StepRecord, done: list[Sequence]) -> ServedStep:
+        """Make it of a step and the sequences that have one token more: their first one came from their prompt."""
+        decoded = [seq for seq in done if len(seq.output_ids) > 1]
+        context_lens = tuple(len(seq) - 1 for seq in decoded)
+        return cls(step.finish - step.scheduled, step.num_tokens - len(decoded), context_lens)
 
     @property
     def batch_size(self) -> int:

@@ -5,12 +5,14 @@ They decide what is computed when; this module gives them their requests and rec
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cached_property
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 from roseinfer.arguments import require_count, unknown_name
 from roseinfer.blocks import BLOCK_SIZE
+from roseinfer.drive import Queue, drive
 from roseinfer.engine.as_stage import EngineStage
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.metrics import SequenceTimes, Timekeeper
@@ -23,110 +25,64 @@ from roseinfer.profiling.clock import Clock
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
+from ..contenders import blocks_for, stage_for
 from .run import ServedRequest, ServedStep, ServerRun
 from .workload import Workload
 
 MODES = ("naive", "offline", "online")
 
 
-class Server(Protocol):
-    """An engine or a stage, as large as its requests need."""
+class EngineQueue:
+    """The finished engine. Steps run in turn, as in the posts, so times add up."""
 
-    driven: Any  # an Engine or a Stage
-
-    @property
-    def has_work(self) -> bool: ...
-
-    def add_all(self, seqs: list[Sequence]) -> list[SequenceTimes]:
-        """Add all requests, which arrive now. Raises ValueError for one that can never fit."""
-
-    def step(self) -> ServedStep: ...
-
-
-class EngineServer:
-    """The finished engine, with its scheduler and timestamps. Steps run in turn, as in the posts, so times add up."""
-
-    def __init__(
-        self, model: Model, places: int, num_blocks: int, clock: Clock, enforce_eager: bool, prefix_caching: bool
-    ) -> None:
-        self.driven = Engine(
-            prepared_copy(model),
-            num_blocks=num_blocks,
-            block_size=BLOCK_SIZE,
-            max_num_seqs=places,
-            enforce_eager=enforce_eager,
-            enable_prefix_caching=prefix_caching,
-            async_scheduling=False,
-        )
-        self.driven.warm_up()
-        self.driven.metrics.clock = clock
+    def __init__(self, engine: Engine, clock: Clock) -> None:
+        engine.warm_up()
+        engine.metrics.clock = clock
+        self.driven, self.add = engine, engine.add
 
     @property
     def has_work(self) -> bool:
         return self.driven.has_work
 
-    def add_all(self, seqs: list[Sequence]) -> list[SequenceTimes]:
-        arrival = self.driven.metrics.clock()
-        return [self.driven.add(seq, arrival) for seq in seqs]
-
     def step(self) -> ServedStep:
-        decoded = [seq for seq in self.driven.step() if len(seq.output_ids) > 1]
-        step = self.driven.metrics.history[-1]
-        seconds, prompt_tokens = step.finish - step.scheduled, step.num_tokens - len(decoded)
-        return ServedStep(seconds, prompt_tokens, tuple(len(seq) - 1 for seq in decoded))
+        done = self.driven.step()
+        return ServedStep.of(self.driven.metrics.history[-1], done)
 
 
-class StageServer:
+class StageQueue:
     """A stage that generate.stream drives: prefill a request when there is a place, then decode all that run."""
 
-    def __init__(self, stage_class: type[Stage], model: Model, places: int, num_blocks: int, clock: Clock) -> None:
-        self.driven = stage_class(model, num_blocks=num_blocks, block_size=BLOCK_SIZE, max_num_seqs=places)
-        self.watched: Any = WatchedStage(self.driven)  # all that a Stage has
-        self.clock = clock
+    def __init__(self, stage: Stage, clock: Clock) -> None:
+        self.driven, self.clock, self.times = stage, clock, Timekeeper()
         self.seqs: list[Sequence] = []
+
+    def add(self, seq: Sequence, arrival: float) -> SequenceTimes:
+        self.seqs.append(seq)
+        return self.times.begin(seq, arrival)
 
     @property
     def has_work(self) -> bool:
         return not all(seq.finish_reason for seq in self.seqs)
 
-    def add_all(self, seqs: list[Sequence]) -> list[SequenceTimes]:
-        arrival = self.clock()
-        self.seqs, self.timekeeper = seqs, Timekeeper()
-        times = [self.timekeeper.begin(seq, arrival) for seq in seqs]
-        self.tokens = stream(self.watched, seqs)
-        return times
+    @cached_property
+    def tokens(self) -> Iterator[tuple[Sequence, int]]:
+        return stream(self.driven, self.seqs)
 
     def step(self) -> ServedStep:
         """Call the stage once, and do what stream does before and after the call."""
+        running = [seq for seq in self.seqs if seq.output_ids and not seq.finish_reason]
         began = self.clock()
-        next(self.tokens)
+        first, _ = next(self.tokens)
         ended = self.clock()
-        seqs, prompt_tokens = self.watched.call
-        for _ in seqs[1:]:
+        is_decode = first in running
+        done = running if is_decode else [first]
+        for _ in done[1:]:
             next(self.tokens)  # the other tokens of the same call
-        context_lens = () if prompt_tokens else tuple(len(seq) - 1 for seq in seqs)
-        self.timekeeper.begin_step(seqs, began)
-        step = StepRecord(began, began, ended, ended, prompt_tokens or len(seqs), len(seqs))
-        self.timekeeper.end_step(step, seqs)
-        return ServedStep(ended - began, prompt_tokens, context_lens)
-
-
-class WatchedStage:
-    """A stage that keeps its last call in `call`: the sequences, and for a prefill the tokens of their prompts."""
-
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stage, name)
-
-    def first_tokens(self, seqs: list[Sequence]) -> list[int]:
-        self.call = list(seqs), sum(map(len, seqs))
-        return self.stage.first_tokens(seqs)
-
-    def next_tokens(self, seqs: list[Sequence]) -> list[int]:
-        self.call = list(seqs), 0
-        return self.stage.next_tokens(seqs)
+        self.times.begin_step(done, began)
+        num_tokens = len(done) if is_decode else first.num_prompt_tokens
+        record = StepRecord(began, began, ended, ended, num_tokens, len(done))
+        self.times.end_step(record, done)
+        return ServedStep.of(record, done)
 
 
 def serve(
@@ -155,25 +111,26 @@ def serve(
     require_count("max_batch_size", max_batch_size, at_least=1)
     num_requests = len(workload.prompts)
     places = {"naive": 1, "offline": num_requests, "online": min(max_batch_size, num_requests)}[mode]
-    server = server_for(stage_class, model, workload, places, prefix_caching, clock)
+    queue = queue_for(stage_class, model, workload, places, prefix_caching, clock)
     encode_seconds, seqs = [], []
     for prompt in workload.prompts:
         began = 0.0 if workload.is_encoded else clock()
         seqs.append(Sequence(workload.encode(prompt), workload.params))
         encode_seconds.append(0.0 if workload.is_encoded else clock() - began)
-    times = server.add_all(seqs)
+    arrival = clock()
+    times = [queue.add(seq, arrival) for seq in seqs]
     steps: list[ServedStep] = []
 
     def decode_step() -> None:
         """Step on to the end of the next decode step, or of all work."""
-        while server.has_work:
-            steps.append(server.step())
-            if not steps[-1].prompt_tokens:
-                after_step(server.driven)
+        for step in drive(queue):
+            steps.append(step)
+            if not step.prompt_tokens:
+                after_step(queue.driven)
                 return
 
-    trace = profile_steps(decode_step, server) if profile else None
-    while server.has_work:
+    trace = profile_steps(decode_step, queue) if profile else None
+    while queue.has_work:
         decode_step()
     parts = zip(seqs, encode_seconds, times, strict=True)
     requests = tuple(
@@ -182,24 +139,32 @@ def serve(
     return ServerRun(mode, requests, tuple(steps)), trace
 
 
-def server_for(
+def queue_for(
     stage_class: type[Stage], model: Model, workload: Workload, places: int, prefix_caching: bool, clock: Clock
-) -> Server:
-    """Make a server with the blocks that all requests need at their longest, whatever the number of places."""
+) -> EngineQueue | StageQueue:
+    """Make a queue with the blocks that all requests need at their longest, whatever the number of places."""
     longest = [length + workload.params.most_tokens for length in workload.prompt_lens]
-    num_blocks = sum(-(-(n - 1) // BLOCK_SIZE) for n in longest)  # the last token is returned, never cached
-    if issubclass(stage_class, EngineStage):
-        return EngineServer(model, places, num_blocks, clock, stage_class.enforce_eager, prefix_caching)
-    return StageServer(stage_class, model, places, num_blocks, clock)
+    if not issubclass(stage_class, EngineStage):
+        return StageQueue(stage_for(stage_class, model, longest, max_num_seqs=places), clock)
+    engine = Engine(
+        prepared_copy(model),
+        num_blocks=blocks_for(longest),
+        block_size=BLOCK_SIZE,
+        max_num_seqs=places,
+        enforce_eager=stage_class.enforce_eager,
+        enable_prefix_caching=prefix_caching,
+        async_scheduling=False,
+    )
+    return EngineQueue(engine, clock)
 
 
-def profile_steps(decode_step: Callable[[], None], server: Server) -> Trace:
+def profile_steps(decode_step: Callable[[], None], queue: Queue[ServedStep]) -> Trace:
     """Profile by the posts' schedule: wait for one step, warm up for two, record three."""
     done = 0
 
     def step() -> None:
         nonlocal done
-        if not server.has_work:
+        if not queue.has_work:
             raise ValueError(
                 "a profile takes six decode steps (wait 1, warm up 2, record 3), and no sequence is left to decode "
                 f"after {done}; ask for more tokens or requests"

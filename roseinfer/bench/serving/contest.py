@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as List
 from dataclasses import dataclass
 from statistics import median
@@ -11,98 +11,63 @@ from typing import Any, ClassVar
 
 import torch
 
-from roseinfer.arguments import each_once, require_count, require_known, require_positive
-from roseinfer.arrivals import Range
 from roseinfer.display.measured import MachineResult
-from roseinfer.display.text_table import Column, TextTable
+from roseinfer.display.text_table import Column
 from roseinfer.models import load_model
 from roseinfer.profiling.progress import OnProgress, RunProgress
 
 from ..contenders import ContenderFailed
 from ..interleave import phase_of, turns
 from ..provenance import describe_host, where
+from ..settings import SERVERS, Serve
 from ..verdict import explanation, ratio_text, runs_text, spread, verdict
 from .client import COMPLETE, Outcome, Target, load
 from .plan import Planned, plan_of
 from .result import DEFINITIONS, MS, Limits, arrivals_text, range_text, row_of
-from .servers import PRECISIONS, SERVERS, ContestSetting, started, why_no_llama_server
+from .servers import ContestSetting, started, why_no_llama_server
 
 FIGURES = ("tokens_per_second", "goodput")
 TIMES = {"ttft": ("p50", "p99"), "itl": ("p50", "p99")}
 
 
-def contest(
-    model: str = "random:gpt2",
-    *,
-    contenders: List[str] = SERVERS,
-    rate: float = 10.0,
-    seconds: float = 10.0,
-    clients: int | None = None,
-    slots: int = 8,
-    precision: str = "float32",
-    prompt_lens: Range = (32, 32),
-    output_lens: Range = (64, 64),
-    ttft_ms: float = 500.0,
-    itl_ms: float = 50.0,
-    repeats: int = 3,
-    seed: int = 0,
-    on_progress: OnProgress | None = None,
-) -> ContestResult:
-    """Load the servers in turn with rate * seconds requests each. Every repeat has new prompts, the same for each.
+def _ms(seconds: float) -> str:
+    return f"{MS * seconds:,.1f}"
 
-    clients: None for an open loop at `rate`; a number for a closed loop of so many. slots: requests that a server runs
-    at a time. Raises ValueError for a bad value, and where `make peers` has not been run; ContenderFailed for a server
-    that does not start, or whose answers do not have the tokens that were asked for.
+
+def contest(setting: Serve, on_progress: OnProgress | None = None) -> ContestResult:
+    """Load the setting's servers in turn with rate * seconds requests each. Every repeat has new prompts, for all.
+
+    Raises ValueError where `make peers` has not been run; ContenderFailed for a server that does not start, or whose
+    answers do not have the tokens that were asked for.
     """
-    for name in each_once("contenders", contenders):
-        require_known("contenders", name, SERVERS)
-    require_known("precision", precision, PRECISIONS)
-    require_positive("rate", rate)
-    require_positive("seconds", seconds)
-    require_count("slots", slots, at_least=1)
-    require_count("repeats", repeats, at_least=1)
-    if clients is not None:
-        require_count("clients", clients, at_least=1)
-    limits = Limits(ttft_ms, itl_ms)
+    contenders, repeats, model = setting.contenders or SERVERS, setting.repeats, setting.model or "random:gpt2"
+    limits = Limits(setting.ttft_ms, setting.itl_ms)
     if "llama-server" in contenders and (reason := why_no_llama_server()):
         raise ValueError(reason)
     loaded = load_model(model)
 
     def plan(repeat: int) -> list[Planned]:
         return plan_of(
-            rate,
-            seconds,
+            setting.rate,
+            setting.seconds,
             vocab_size=loaded.config.vocab_size,
-            prompt_lens=prompt_lens,
-            output_lens=output_lens,
-            seed=seed + 1 + repeat,
+            prompt_lens=setting.prompt_len,
+            output_lens=setting.output_len,
+            seed=setting.seed + 1 + repeat,
         )
 
-    setting = ContestSetting(model, precision, slots, prompt_lens[1] + output_lens[1], len(plan(0)))
+    longest = setting.prompt_len[1] + setting.output_len[1]
+    shared = ContestSetting(model, setting.precision, setting.slots, longest, len(plan(0)))
     samples = []
-    with started(contenders, setting, loaded) as targets:
+    with started(contenders, shared, loaded) as targets:
         rounds = list(turns(list(contenders), repeats, warmup=1))
         for done, (repeat, _, name) in enumerate(rounds):
             if on_progress:
                 on_progress(RunProgress(phase_of(repeat, repeats), name, runs_done=done, runs_total=len(rounds)))
-            row = loaded_row(name, targets[name], plan(repeat), clients, limits)
+            row = loaded_row(name, targets[name], plan(repeat), setting.clients, limits)
             if repeat >= 0:
                 samples.append({"name": name, "repeat": repeat} | row)
-    arguments = {
-        "model": model,
-        "precision": precision,
-        "rate": rate,
-        "seconds": seconds,
-        "clients": clients,
-        "slots": slots,
-        "prompt_len": list(prompt_lens),
-        "output_len": list(output_lens),
-        "ttft_ms": ttft_ms,
-        "itl_ms": itl_ms,
-        "repeats": repeats,
-        "seed": seed,
-    }
-    return ContestResult.of(list(contenders), samples, arguments)
+    return ContestResult.of(list(contenders), samples, setting.record() | {"model": model})
 
 
 def loaded_row(name: str, target: Target, plan: List[Planned], clients: int | None, limits: Limits) -> dict[str, Any]:
@@ -125,6 +90,18 @@ class ContestResult(MachineResult):
     """rows: one for each server, medians over its runs. samples: a row of each run."""
 
     SHORT: ClassVar = ("name", *FIGURES, "ttft_p50", "itl_p50")
+    MISSING: ClassVar = "-"
+    COLUMNS: ClassVar = (
+        Column("server", of="name"),
+        Column("requests", "{:,}".format, of="requests"),
+        Column("tok/s", "{:,.1f}".format, of="tokens_per_second"),
+        Column("good req/s", "{:,.1f}".format, of="goodput"),
+        *(
+            Column(f"{time.upper()} {stat} ms", _ms, of=f"{time}_{stat}")
+            for time, stats in TIMES.items()
+            for stat in stats
+        ),
+    )
 
     definitions: dict[str, str]
 
@@ -133,20 +110,6 @@ class ContestResult(MachineResult):
         rows = [contest_row(name, [one for one in samples if one["name"] == name]) for name in names]
         host = describe_host(torch.device("cpu"))
         return cls(arguments=arguments, rows=rows, samples=samples, definitions=DEFINITIONS, **host)
-
-    def tables(self, width: int | None, long: bool = False) -> Iterable[str]:
-        columns = [Column("server", str), Column("requests", "{:,}".format)]
-        columns += [Column(title, "{:,.1f}".format) for title in ("tok/s", "good req/s")]
-        columns += [
-            Column(f"{time} {stat}", "{:,.1f}".format) for time in ("TTFT", "ITL") for stat in ("p50 ms", "p99 ms")
-        ]
-        keys = ["requests", *FIGURES, *(f"{time}_{stat}" for time, stats in TIMES.items() for stat in stats)]
-        factors = dict.fromkeys(keys[3:], MS)
-        rows = [
-            [row["name"], *(None if row[key] is None else factors.get(key, 1) * row[key] for key in keys)]
-            for row in self.rows
-        ]
-        yield TextTable.of(columns, rows, missing="-").text(width)
 
     def notes(self) -> list[str]:
         a = self.arguments

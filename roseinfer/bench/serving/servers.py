@@ -22,8 +22,6 @@ from .dialect import LLAMA
 from .server_process import ServerProcess, engine_command, without_settings_of_ours
 
 LLAMA_SERVER = ENVIRONMENT / "bin" / "llama-server"
-SERVERS = ("engine", "llama-server")
-PRECISIONS = ("float32", "int8")
 KV_CACHE = {"float32": "f32", "int8": "f16"}  # of llama.cpp: what it has by default beside weights in 8 bits
 BLOCK_SIZE = 16
 

@@ -12,9 +12,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from roseinfer.cli.answering import Loading, Writing, llm_of, params_of, show_as_it_grows
-from roseinfer.cli.command import MODEL, Failed
+from roseinfer.cli.command import Failed
 from roseinfer.cli.flags import add_flags
 from roseinfer.llm.template_text import template_text
+from roseinfer.settings import MODEL
 
 if TYPE_CHECKING:
     from roseinfer.llm.llm import LLM

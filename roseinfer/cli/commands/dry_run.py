@@ -9,9 +9,9 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from roseinfer.cli.command import MODEL
 from roseinfer.cli.flags import add_flags, given_fields
 from roseinfer.engine.config import EngineConfig
+from roseinfer.settings import MODEL
 
 if TYPE_CHECKING:
     from roseinfer.planning.sizes import EngineSizes

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 from roseinfer.arguments import counted
 from roseinfer.cli.answering import Loading, Writing, llm_of, params_of, show_as_it_grows, status_of
-from roseinfer.cli.command import MODEL, Failed
+from roseinfer.cli.command import Failed
 from roseinfer.cli.flags import add_flags
 from roseinfer.cli.output import add_output, check_output, written
+from roseinfer.settings import MODEL
 
 if TYPE_CHECKING:
     from roseinfer.llm.outputs import RequestOutput

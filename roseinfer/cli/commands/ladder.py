@@ -11,14 +11,17 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from roseinfer.cli.command import DEVICE, MODEL, device_or_best
+from roseinfer.bench.settings import Ladder
+from roseinfer.cli.command import device_or_best
+from roseinfer.cli.flags import add_flags, settings_of
 from roseinfer.cli.memory_check import require_memory
 from roseinfer.cli.output import add_output, check_output, deliver
 from roseinfer.cli.progress import shown_progress
 from roseinfer.cli.repository import chosen_stages, untimed
+from roseinfer.settings import DEVICE, MODEL
 
 if TYPE_CHECKING:
-    from roseinfer.bench import LadderResult
+    from roseinfer.bench.ladder_result import LadderResult
 
 EXAMPLES = (
     "roseinfer ladder --model random:gpt2 --batch-size 16",
@@ -29,11 +32,7 @@ EXAMPLES = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", default="tiny", help=MODEL)
-    add("--batch-size", type=int, default=8, help="prompts")
-    add("--prompt-len", type=int, default=8, help="tokens of each (random) prompt")
-    add("--max-new-tokens", type=int, default=32, help="of each prompt")
-    add("--repeats", type=int, default=3, help="interleaved runs of each, after one for warm-up")
-    add("--seed", type=int, default=0, help="of the prompts")
+    add_flags(add, Ladder)
     add("--stages", help="such as s01,s03; all whose times say something here when not given")
     add("--device", help=DEVICE)
     add("--dtype", default="float32", choices=("float32", "float16", "bfloat16"), help="of weights and KV cache")
@@ -55,28 +54,19 @@ def run(args: argparse.Namespace) -> None:
 def raced(args: argparse.Namespace) -> LadderResult:
     import torch
 
-    from roseinfer.bench import ladder
+    from roseinfer.bench.ladder import ladder
     from roseinfer.models import load_model
 
     stages = chosen_stages(args.stages)
-    device, num_tokens = device_or_best(args.device), args.prompt_len + args.max_new_tokens
-    require_memory("--batch-size", args.batch_size, num_tokens, model=args.model, dtype=args.dtype, device=device)
+    caches = ("dynamic", "static") if args.hf_static else ("dynamic",)
+    setting = replace(settings_of(Ladder, args), with_hf=not args.no_hf, hf_caches=caches)
+    device, num_tokens = device_or_best(args.device), setting.prompt_len + setting.max_new_tokens
+    require_memory("--batch-size", setting.batch_size, num_tokens, model=args.model, dtype=args.dtype, device=device)
     model = load_model(args.model, device=device, dtype=getattr(torch, args.dtype))
     left_out = {} if args.stages else untimed(stages, model.device)
     stages = [stage for stage in stages if stage.name not in left_out]
     with shown_progress() as on_progress:
-        result = ladder(
-            stages,
-            model,
-            batch_size=args.batch_size,
-            prompt_len=args.prompt_len,
-            max_new_tokens=args.max_new_tokens,
-            repeats=args.repeats,
-            seed=args.seed,
-            with_hf=not args.no_hf,
-            hf_caches=("dynamic", "static") if args.hf_static else ("dynamic",),
-            on_progress=on_progress,
-        )
+        result = ladder(stages, model, setting, on_progress=on_progress)
     for name, reason in left_out.items():
         print(f"{name} left out: {reason}", file=sys.stderr)
     return replace(result, arguments={"model": args.model, **result.arguments}, not_run=left_out)

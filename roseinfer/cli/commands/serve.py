@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roseinfer.arguments import require_count
-from roseinfer.cli.command import DEVICE, MODEL, Failed, device_or_best, no_file
-from roseinfer.cli.flags import add_flags, flag, given_fields, settings_of
+from roseinfer.cli.command import Failed, device_or_best, no_file
+from roseinfer.cli.flags import add_flags, given_fields, settings_of
 from roseinfer.engine.config import EngineConfig, check_device, check_dtype
 from roseinfer.server.lines import to_stderr as say
 from roseinfer.server.settings import ServerSettings
+from roseinfer.settings import DEVICE, MODEL, flag
 
 if TYPE_CHECKING:
     from roseinfer.llm.llm import LLM

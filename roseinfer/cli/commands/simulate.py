@@ -17,21 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roseinfer.arguments import require_positive
-from roseinfer.cli.command import DEVICE, MODEL, Failed, device_or_best
-from roseinfer.cli.flags import (
-    Range,
-    add_flags,
-    as_typed,
-    flag,
-    given_fields,
-    names,
-    require_known,
-    settings_of,
-)
+from roseinfer.arrivals import Range
+from roseinfer.cli.command import Failed, device_or_best
+from roseinfer.cli.flags import add_flags, as_typed, given_fields, names, require_known, settings_of
 from roseinfer.cli.output import add_output, check_output, deliver
 from roseinfer.cli.progress import shown_progress
 from roseinfer.cli.simulated_costs import about, fitted, floor_of, loaded, read_cost, repeats
 from roseinfer.engine.config import EngineConfig
+from roseinfer.settings import DEVICE, MODEL, flag
 
 if TYPE_CHECKING:
     from roseinfer.arrivals import Arrival

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from roseinfer.bench import ContenderFailed
-from roseinfer.bench.offline import MemoryRun, PeakMemory, memory, peak_memory
+from roseinfer.bench.contenders import ContenderFailed
+from roseinfer.bench.offline import PeakMemory, memory, peak_memory
 from roseinfer.bench.offline.memory import resident
+from roseinfer.bench.settings import Memory
 from roseinfer.models import GPT2, ModelLoadError
 from roseinfer.planning.sizes import PlannedEngine
 
@@ -18,25 +19,25 @@ pytestmark = pytest.mark.slow
 
 
 def test_what_is_beyond_weights_and_pool():
-    peak = PeakMemory(MemoryRun("tiny"), weights=40_000_000, pool=5_000_000, libraries=300_000_000, peak=400_000_000)
+    peak = PeakMemory(Memory(), weights=40_000_000, pool=5_000_000, libraries=300_000_000, peak=400_000_000)
     assert peak.beyond == 55_000_000
     assert peak.text().splitlines()[-2].split() == ["beyond", "55"]
     assert json.loads(peak.to_json())["beyond"] == peak.beyond
 
 
 def test_the_engines_peak_is_measured_in_a_process_of_its_own(spec: str, small: GPT2):
-    peak = peak_memory(MemoryRun(spec, batch_size=2, prompt_len=5, max_tokens=6))
+    peak = peak_memory(Memory(model=spec, batch_size=2, prompt_len=5, max_tokens=6))
     assert peak.weights == 4 * sum(p.numel() for p in small.parameters())
     assert peak.pool == PlannedEngine(model=spec, num_blocks=2).sizes().pool_bytes
     assert peak.peak > peak.libraries > 50_000_000 and peak.beyond > 0
     with pytest.raises(ValueError, match="^prompt_len=190 \\+ max_tokens=64 is 254 tokens, allowed: max_model_len=192"):
-        peak_memory(MemoryRun(spec, prompt_len=190))
+        peak_memory(Memory(model=spec, prompt_len=190))
 
 
 def test_what_fails_in_that_process_is_one_line_that_says_so_once(spec: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ROSEINFER_TRITON", "nonsense")
     with pytest.raises(ContenderFailed, match="^engine float32[^\n]*$") as failed:
-        peak_memory(MemoryRun(spec))
+        peak_memory(Memory(model=spec))
     assert "ContenderFailed" not in str(failed.value)
 
 
@@ -44,24 +45,12 @@ def test_a_model_that_cannot_be_loaded_there_is_the_callers_mistake(spec: str, t
     shutil.copy(Path(spec) / "config.json", tmp_path)
     (tmp_path / "model.safetensors").mkdir()
     with pytest.raises(ModelLoadError, match="^[^\n]*model.safetensors cannot be read: it is a folder$"):
-        peak_memory(MemoryRun(str(tmp_path)))
+        peak_memory(Memory(model=str(tmp_path)))
 
 
 def test_resident_memory_is_at_most_its_peak():
     now = resident("VmRSS")
     assert 10_000_000 < now and resident("VmHWM") >= now
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"precision": "int3"}, "precision: unknown one 'int3'"),
-        ({"batch_size": 0}, "batch_size must be an integer of at least 1, got 0"),
-    ],
-)
-def test_a_bad_memory_run_is_refused(changed: dict, message: str):
-    with pytest.raises(ValueError, match=message):
-        MemoryRun("tiny", **changed)
 
 
 def test_a_contender_that_fails_there_says_so_once(monkeypatch: pytest.MonkeyPatch):
@@ -70,4 +59,4 @@ def test_a_contender_that_fails_there_says_so_once(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(memory, "engine", fails)
     with pytest.raises(SystemExit, match="^engine float32 failed in a batch of 8$"):
-        memory.answer('{"spec": "tiny"}')
+        memory.answer('{"model": "tiny"}')

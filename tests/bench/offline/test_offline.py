@@ -13,7 +13,7 @@ import pytest
 import torch
 from oracles import prompts_of
 
-from roseinfer.bench import ContenderFailed, TokensDiffer
+from roseinfer.bench.contenders import ContenderFailed
 from roseinfer.bench.offline import OfflineResult, floor, offline
 from roseinfer.bench.offline.contenders import BatchContender, entered
 from roseinfer.bench.offline.floor import run_floor
@@ -22,7 +22,8 @@ from roseinfer.bench.offline.result import rows_of
 from roseinfer.bench.peers import PEERS, PeerProcess, why_no_peers, write_model
 from roseinfer.bench.peers.serve import read_model
 from roseinfer.bench.race_setting import RaceSetting
-from roseinfer.bench.token_check import Referee
+from roseinfer.bench.settings import Offline
+from roseinfer.bench.token_check import Referee, TokensDiffer
 from roseinfer.cli.main import main
 from roseinfer.llm.llm import LLM
 from roseinfer.models import GPT2
@@ -30,6 +31,7 @@ from roseinfer.profiling import Machine, decode_floor, prefill_floor
 from roseinfer.reference import reference_generate, reference_logits
 from stages import PreallocGather, VectorizedGather
 
+IN_8_BITS = {"dtypes": [], "quantization": ["int8"]}
 FAKE = Path(__file__).with_name("fake_peer.py")
 RATES = Machine("a machine", "cpu", torch.float32, 1e9, 1e10, {})
 race = importlib.import_module("roseinfer.bench.offline.race")
@@ -48,17 +50,21 @@ def fake_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
 # The race
 
 
+def raced(spec: str, stages=(), on_progress=None, **given) -> OfflineResult:
+    return offline(Offline(model=spec, **{"batch_sizes": [1, 8], "device": "cpu"} | given), stages, on_progress)
+
+
 @pytest.fixture(scope="module")
 def result(spec: str) -> OfflineResult:
     """fp32 by Hugging Face and a stage, int8 by the fake peer."""
     with pytest.MonkeyPatch.context() as patch:
         fake_surroundings.__wrapped__(patch)
         patch.setattr(contenders, "stage", only_fp32(contenders.stage))
-        return offline(
+        return raced(
             spec,
             contenders=["hf"],
             stages=[VectorizedGather],
-            precisions=["float32", "bfloat16"],
+            dtypes=["float32", "bfloat16"],
             batch_sizes=[1, 3],
             prompt_lens=[5],
             max_tokens=6,
@@ -104,7 +110,7 @@ def test_json_has_everything_needed_to_trust_it(result: OfflineResult):
 
 
 def test_a_run_of_one_new_token_tells_the_time_to_first_token():
-    timed = offline("tiny", contenders=["engine"], batch_sizes=[2], prompt_lens=[16], max_tokens=1, repeats=1)
+    timed = raced("tiny", contenders=["engine"], batch_sizes=[2], prompt_lens=[16], max_tokens=1, repeats=1)
     [row] = timed.rows
     table, note = timed.text().split("\n\n")
     assert table.startswith("prompt of 16 tokens, float32: time to first token in ms, share of the floor")
@@ -126,9 +132,9 @@ def test_a_peer_runs_in_its_own_process_and_wrong_tokens_fail_in_fp32(spec: str,
     setting = {"contenders": ["hf", "llama.cpp"], "batch_sizes": [2], "max_tokens": 5, "repeats": 1}
     if precision == "float32":
         with pytest.raises(TokensDiffer, match=r"^llama.cpp: tokens differ from the reference at index \d of sequence"):
-            offline(spec, **setting)
+            raced(spec, **setting)
         return
-    result = offline(spec, **setting | {"precisions": ["int8"], "repeats": 2})
+    result = raced(spec, **setting | IN_8_BITS | {"repeats": 2})
     assert [(s["name"], s["tokens_equal"]) for s in result.samples] == [("llama.cpp", 1.0)] * 2  # alone
     assert result.versions["counting"] == "1.0"
     assert [row["vs_hf"] for row in result.rows] == [None]
@@ -136,7 +142,7 @@ def test_a_peer_runs_in_its_own_process_and_wrong_tokens_fail_in_fp32(spec: str,
 
 def test_the_engine_runs_with_just_the_blocks_that_it_needs(spec: str, monkeypatch: pytest.MonkeyPatch):
     sizes = {"batch_sizes": [1, 3], "prompt_lens": [5, 62], "max_tokens": 6, "repeats": 1}
-    result = offline(spec, contenders=["engine"], precisions=["int8", "float32"], **sizes)
+    result = raced(spec, contenders=["engine"], quantization=["int8"], **sizes)
     order = [(s["name"], s["precision"], s["batch_size"]) for s in result.samples]
     assert order == [("engine", precision, size) for size in (1, 3) for precision in ("float32", "int8")] * 2
     assert result.left_out == {}
@@ -154,8 +160,9 @@ def made_llms(monkeypatch: pytest.MonkeyPatch, spec: str) -> list[LLM]:
 
 @pytest.mark.slow
 def test_who_fails_in_a_warm_up_is_left_out_of_that_cell(spec: str):
-    setting = {"contenders": ["hf", "llama.cpp"], "precisions": ["float16", "int8"], "max_tokens": 3, "repeats": 1}
-    result = offline(spec, batch_sizes=[4, 2], **setting)
+    setting = {"contenders": ["hf", "llama.cpp"], "dtypes": ["float16"], "quantization": ["int8"], "max_tokens": 3}
+    setting |= {"repeats": 1}
+    result = raced(spec, batch_sizes=[4, 2], **setting)
     assert result.left_out == {
         "llama.cpp float16": "llama.cpp float16 failed in load: no float16 on this CPU",
         "llama.cpp int8, prompt 8, batch 4": "llama.cpp int8 failed in run: RuntimeError: out of memory",
@@ -165,13 +172,13 @@ def test_who_fails_in_a_warm_up_is_left_out_of_that_cell(spec: str):
     *_, int8, _ = result.text().split("\n\n")
     assert int8.splitlines()[-1].split()[:2] == ["llama.cpp", "-"]
     with pytest.raises(ContenderFailed, match="no contender finished the warm-up: .*out of memory"):
-        offline(spec, **setting | {"contenders": ["llama.cpp"], "precisions": ["int8"]}, batch_sizes=[4])
+        raced(spec, **setting | IN_8_BITS | {"contenders": ["llama.cpp"]}, batch_sizes=[4])
 
 
 def test_nobody_can_run(spec: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(contenders, "why_no_peers", lambda: "`make peers` compiles it")
     with pytest.raises(ContenderFailed, match="^no contender can run: `make peers` compiles it$"):
-        offline(spec, contenders=["llama.cpp"])
+        raced(spec, contenders=["llama.cpp"])
 
 
 def test_a_contender_that_gives_too_few_tokens_fails(spec: str, monkeypatch: pytest.MonkeyPatch):
@@ -182,12 +189,12 @@ def test_a_contender_that_gives_too_few_tokens_fails(spec: str, monkeypatch: pyt
 
     monkeypatch.setattr(contenders, "hf", lazy)
     with pytest.raises(ContenderFailed, match=r"gave 1 outputs of \[1\] tokens, asked were 1 of 64"):
-        offline(spec, contenders=["hf"], batch_sizes=[1])
+        raced(spec, contenders=["hf"], batch_sizes=[1])
 
 
 def test_progress_counts_every_run(spec: str):
     seen = []
-    offline(spec, contenders=["hf"], batch_sizes=[1, 2], max_tokens=2, repeats=2, on_progress=seen.append)
+    raced(spec, contenders=["hf"], batch_sizes=[1, 2], max_tokens=2, repeats=2, on_progress=seen.append)
     assert [p.runs_done for p in seen] == list(range(6)) and {p.runs_total for p in seen} == {6}
     assert [p.phase for p in seen[:2]] == [
         "prompt 8, batch 1, warm-up",
@@ -198,27 +205,16 @@ def test_progress_counts_every_run(spec: str):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"contenders": ["vllm"]}, "contenders: unknown one 'vllm'"),
+        ({"contenders": ["vllm"]}, "contenders: unknown value 'vllm'"),
         ({"contenders": []}, "contenders must name at least one, or stages, got none"),
         ({"contenders": ["hf", "hf"]}, r"contenders must be a list with each value once, got \['hf', 'hf'\]"),
-        (
-            {"precisions": ["float64"]},
-            "precisions: unknown one 'float64' .*allowed: float32, bfloat16, float16, int8, int4",
-        ),
-        ({"precisions": []}, "precisions must be a list with each value once"),
-        ({"batch_sizes": [0]}, "batch_sizes must be an integer of at least 1, got 0"),
-        ({"batch_sizes": []}, "batch_sizes must be a list with each value once"),
-        ({"prompt_lens": [True]}, "prompt_lens must be an integer of at least 1, got True"),
-        ({"max_tokens": 0}, "max_tokens must be an integer of at least 1, got 0"),
-        ({"repeats": 0}, "repeats must be an integer of at least 1, got 0"),
-        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
         ({"stages": ["s04"]}, "stages must hold Stage classes"),
         ({"prompt_lens": [8, 190]}, "prompt_lens: 190 .* is 254 tokens, allowed: max_model_len=192"),
     ],
 )
 def test_bad_arguments_are_refused(spec: str, changed: dict, message: str):
     with pytest.raises(ValueError, match=message):
-        offline(spec, **changed)
+        raced(spec, **changed)
 
 
 def test_a_token_nearly_as_good_is_forgiven_to_who_may_part(small: GPT2):

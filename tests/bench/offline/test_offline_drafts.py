@@ -10,6 +10,7 @@ from oracles import prompts_of
 
 from roseinfer.bench.offline import offline
 from roseinfer.bench.offline.prompts import PROMPTS, passages_of, repeating, steps_with_drafts
+from roseinfer.bench.settings import Offline
 from roseinfer.cli.main import main
 from roseinfer.engine.speculation.payoff import Payoff
 from roseinfer.models import GPT2, load_tokenizer
@@ -28,15 +29,19 @@ def no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_engine_with_drafts_runs_beside_the_one_without(spec):
-    result = offline(
-        spec,
+    setting = Offline(
+        model=spec,
         contenders=["engine"],
         batch_sizes=[1, 2],
         prompt_lens=[9],
         max_tokens=6,
         repeats=1,
-        speculative={"method": "draft_model", "model": spec, "num_tokens": 2},
+        speculative="draft_model",
+        draft_model=spec,
+        num_drafts=2,
+        device="cpu",
     )
+    result = offline(setting)
     assert [row["name"] for row in result.rows] == ["engine", "engine + draft_model"] * 2
     assert all(sample["tokens_equal"] == 1.0 for sample in result.samples)
     # Of 6 tokens one comes with the prompt; 5 take two steps, whose last token needs no draft.
@@ -75,17 +80,15 @@ def test_steps_with_drafts_of_a_made_text():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"prompts": "repeated"}, "prompts: unknown one 'repeated' .nearest: repeating., allowed: random, repeating"),
-        ({"speculative": {"method": "x"}}, "speculative.'method'.: unknown one 'x'"),
         (
-            {"speculative": {"method": "ngram"}, "contenders": ["hf"]},
+            {"speculative": "ngram", "contenders": ["hf"]},
             "is for contenders with 'engine', got .'hf'.",
         ),
     ],
 )
 def test_bad_arguments_are_refused(spec, changed, message):
     with pytest.raises(ValueError, match=message):
-        offline(spec, **changed)
+        offline(Offline(model=spec, **changed))
     assert {*PROMPTS} == {"random", "repeating"}
 
 

@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from roseinfer.bench import ContenderFailed, TokensDiffer
-from roseinfer.bench.online import OnlineResult, Workload, chunks, latency_chart, online
+from roseinfer.bench.contenders import ContenderFailed
+from roseinfer.bench.online import OnlineResult, chunks, latency_chart, online
 from roseinfer.bench.online.contenders import OnlineContender
 from roseinfer.bench.online.result import rows_of
 from roseinfer.bench.online.serve import OnlineRun
+from roseinfer.bench.online.workload import with_prompts
+from roseinfer.bench.settings import Chunks, Online, Workload
+from roseinfer.bench.token_check import TokensDiffer
 from roseinfer.cli.main import main
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.metrics import SequenceTimes
@@ -27,7 +30,12 @@ pytestmark = pytest.mark.slow
 
 race = importlib.import_module("roseinfer.bench.online.race")
 contenders = importlib.import_module("roseinfer.bench.online.contenders")
-FEW = Workload(num_requests=5, prompt_lens=(4, 20), output_lens=(2, 4))
+REQUESTS = {"num_requests": 5, "prompt_lens": (4, 20), "output_lens": (2, 4)}
+FEW = Workload(**REQUESTS)
+
+
+def served(spec: str, on_progress=None, **given) -> OnlineResult:
+    return online(Online(model=spec, **REQUESTS | {"scale": 1, "device": "cpu"} | given), on_progress)
 
 
 @pytest.fixture(autouse=True)
@@ -41,31 +49,16 @@ def nobody_rests(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_workload_has_the_same_prompts_at_every_rate(small: GPT2):
     at_once, slow = FEW.arrivals(None), FEW.arrivals(0.5)
     assert {a.seconds for a in at_once} == {0} and slow[-1].seconds > 0
-    assert [p for _, p in FEW.work(small, at_once)] == [p for _, p in FEW.work(small, slow)]
-    assert [len(prompt) for _, prompt in FEW.work(small, slow)] == [a.prompt_len for a in slow]
+    assert [p for _, p in with_prompts(at_once, small)] == [p for _, p in with_prompts(slow, small)]
+    assert [len(prompt) for _, prompt in with_prompts(slow, small)] == [a.prompt_len for a in slow]
 
 
 def test_prompts_share_a_prefix_and_nothing_else(small: GPT2):
     workload = replace(FEW, prefix_len=8, burst=2)
     arrivals = workload.arrivals(3.0)
     assert [a.seconds == b.seconds for a, b in zip(arrivals[::2], arrivals[1::2], strict=False)] == [True, True]
-    prompts = [prompt for _, prompt in workload.work(small, arrivals)]
+    prompts = [prompt for _, prompt in with_prompts(arrivals, small)]
     assert len({tuple(prompt[:8]) for prompt in prompts}) == 1 and len({tuple(p[8:]) for p in prompts}) == 5
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"num_requests": 0}, "num_requests must be an integer from 1 to 1,000,000, got 0"),
-        ({"burst": 0}, "burst must be an integer of at least 1, got 0"),
-        ({"prefix_len": -1}, "prefix_len must be an integer of at least 0, got -1"),
-        ({"prompt_lens": (3, 2)}, r"prompt_lens must be .*got \(3, 2\)"),
-        ({"output_lens": 5}, "output_lens must be .*got 5"),
-    ],
-)
-def test_a_bad_workload_is_refused(changed: dict, message: str):
-    with pytest.raises(ValueError, match=message):
-        Workload(**changed)
 
 
 # The race
@@ -75,11 +68,10 @@ def test_a_bad_workload_is_refused(changed: dict, message: str):
 def result(spec: str) -> OnlineResult:
     with pytest.MonkeyPatch.context() as patch:
         nobody_rests.__wrapped__(patch)
-        return online(
+        return served(
             spec,
             budgets=[32, 3],
             policies=["fcfs", "shortest"],
-            workload=FEW,
             rates=[200.0],
             loads=[0.5],
             repeats=2,
@@ -150,8 +142,7 @@ def test_the_chart_has_a_curve_a_contender_and_load_and_a_point_a_budget(result:
 
 
 def test_a_prefix_that_all_share_is_found_and_without_the_cache_computed_again(spec: str):
-    workload = replace(FEW, prefix_len=128)
-    result = online(spec, contenders=["engine", "no-prefix-cache"], budgets=[256], workload=workload, repeats=1)
+    result = served(spec, contenders=["engine", "no-prefix-cache"], budgets=[256], prefix_len=128, repeats=1)
     with_cache, without = result.rows
     assert without["prefix_cache_hit_rate"] is None and with_cache["prefix_cache_hit_rate"] > 0.5
     tokens = [sum(step[4] for step in sample["steps"]) for sample in result.samples]
@@ -170,10 +161,10 @@ def test_wrong_tokens_fail_in_fp32_alone(spec: str, monkeypatch: pytest.MonkeyPa
         return OnlineContender("engine", budget, 4, run)
 
     monkeypatch.setattr(contenders, "engine", wrong)
-    setting = {"contenders": ["engine"], "budgets": [32], "workload": FEW, "repeats": 1}
+    setting = {"contenders": ["engine"], "budgets": [32], "repeats": 1}
     with pytest.raises(TokensDiffer, match=r"^engine: tokens differ from the reference at index \d of sequence"):
-        online(spec, **setting)
-    assert online(spec, dtype="bfloat16", **setting).tokens == {}
+        served(spec, **setting)
+    assert served(spec, dtype="bfloat16", **setting).tokens == {}
 
 
 def test_who_cannot_run_is_told(spec: str, monkeypatch: pytest.MonkeyPatch):
@@ -182,40 +173,23 @@ def test_who_cannot_run_is_told(spec: str, monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(contenders, "to_hf", refuse)
     with pytest.raises(ContenderFailed, match="^no contender can run: transformers cannot hold it$"):
-        online(spec, contenders=["hf"], workload=FEW)
-    result = online(spec, budgets=[32], workload=FEW, repeats=1)
+        served(spec, contenders=["hf"])
+    result = served(spec, budgets=[32], repeats=1)
     assert "HF continuous batching left out: transformers cannot hold it." in result.note
 
 
 def test_progress_counts_every_run(spec: str):
     seen = []
-    online(spec, contenders=["engine"], budgets=[32, 8], workload=FEW, loads=[0.5], repeats=2, on_progress=seen.append)
+    served(spec, seen.append, contenders=["engine"], budgets=[32, 8], loads=[0.5], repeats=2)
     assert [p.runs_done for p in seen] == list(range(7)) and {p.runs_total for p in seen} == {7}
     assert [p.phase for p in seen] == ["warm-up"] * 2 + ["capacity"] + [
         f"50% of capacity, repeat {repeat} of 2" for repeat in (1, 1, 2, 2)
     ]
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"contenders": ["vllm"]}, "contenders: unknown one 'vllm'"),
-        ({"contenders": []}, "contenders must be a list with each value once"),
-        ({"policies": ["random"]}, "policies: unknown one 'random'"),
-        ({"budgets": [0]}, "budgets must be an integer of at least 1, got 0"),
-        ({"budgets": [8, 8]}, r"budgets must be a list with each value once, got \[8, 8\]"),
-        ({"max_num_seqs": 0}, "max_num_seqs must be an integer of at least 1, got 0"),
-        ({"rates": [0.0]}, "rates must be a number above 0, got 0.0"),
-        ({"loads": [-1.0]}, "loads must be a number above 0, got -1.0"),
-        ({"repeats": 0}, "repeats must be an integer of at least 1, got 0"),
-        ({"dtype": "int8"}, "dtype: unknown one 'int8'"),
-        ({"workload": replace(FEW, prompt_lens=(200, 200))}, "a request of .* tokens, prompt and output, .*=192"),
-        ({"workload": replace(FEW, trace=Path("t")), "rates": [1.0]}, "a trace has times of its own"),
-    ],
-)
-def test_bad_arguments_are_refused(spec: str, changed: dict, message: str):
-    with pytest.raises(ValueError, match=message):
-        online(spec, **{"workload": FEW, **changed})
+def test_requests_that_are_too_long_are_refused(spec: str):
+    with pytest.raises(ValueError, match="a request of .* tokens, prompt and output, .*=192"):
+        served(spec, prompt_lens=(200, 200))
 
 
 # Rows
@@ -271,7 +245,7 @@ def test_a_run_that_is_not_complete_counts_only_where_there_is_no_other():
 
 
 def test_a_long_prompt_takes_as_many_steps_as_the_budget_leaves_room_for(spec: str):
-    result = chunks(spec, prompt_len=60, num_decoding=4, budgets=[16, 32], repeats=2)
+    result = chunks(Chunks(model=spec, prompt_len=60, num_decoding=4, budgets=[16, 32], repeats=2, device="cpu"))
     assert [(row["budget"], row["chunks"]) for row in result.rows] == [(None, 1), (16, 5), (32, 3)]  # 60 / (16 - 4)
     assert result.rows[0]["vs_whole"] == 1
     assert all(row["worst_itl"] > 0 and row["ttft"] > 0 and row["alone"] > 0 for row in result.rows)
@@ -282,17 +256,12 @@ def test_a_long_prompt_takes_as_many_steps_as_the_budget_leaves_room_for(spec: s
     ("changed", "message"),
     [
         ({"budgets": [8]}, "budgets must be an integer of at least 9, got 8"),
-        ({"budgets": []}, "budgets must be a list with each value once"),
-        ({"prompt_len": 0}, "prompt_len must be an integer of at least 1, got 0"),
-        ({"num_decoding": 0}, "num_decoding must be an integer of at least 1, got 0"),
-        ({"repeats": 0}, "repeats must be an integer of at least 1, got 0"),
-        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
         ({}, "prompt_len=448 and .* tokens, allowed: 192"),
     ],
 )
 def test_a_bad_long_prompt_is_refused(spec: str, changed: dict, message: str):
     with pytest.raises(ValueError, match=message):
-        chunks(spec, **changed)
+        chunks(Chunks(model=spec, **changed))
 
 
 # The command

@@ -18,7 +18,7 @@ from course.contest import contest as contest_module
 from course.contest.contender import Contender
 from course.contest.handed_over import checked_shape
 from course.contest.workload import Request
-from roseinfer.bench import ContenderFailed
+from roseinfer.bench.contenders import ContenderFailed
 
 pytestmark = pytest.mark.slow
 

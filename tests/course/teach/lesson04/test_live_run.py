@@ -12,7 +12,7 @@ from course.teach.lesson04 import live_run
 from course.teach.lesson04.dashboard import ALREADY
 from course.teach.lesson04.live_batch import phase_seconds, step_spans
 from course.teach.lesson04.live_run import REPORT_SECONDS, LiveRun, RunSettings
-from roseinfer.bench import ContenderFailed
+from roseinfer.bench.contenders import ContenderFailed
 from roseinfer.models import GPT2
 from roseinfer.profiling import span
 from roseinfer.profiling.spans import listening

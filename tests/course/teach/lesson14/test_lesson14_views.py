@@ -12,7 +12,8 @@ from PIL import Image
 
 from course import teach
 from roseinfer.arrivals import at_once
-from roseinfer.bench.online import Workload, online
+from roseinfer.bench.online import online
+from roseinfer.bench.settings import Online
 from roseinfer.display.chart import VEGA_LITE
 from stages import Graphs, TokenBudget
 
@@ -122,10 +123,10 @@ def test_what_makes_no_picture(runs, call, message):
 def test_recorded_online_runs_are_charts_and_change_no_text(tmp_path):
     nothing = teach.recorded_online(tmp_path)
     assert "shown here once there is a run" in nothing.to_html()
-    workload = Workload(num_requests=2, prompt_lens=(4, 4), output_lens=(2, 2))
+    sizes = {"num_requests": 2, "scale": 1, "prompt_lens": (4, 4), "output_lens": (2, 2), "max_num_seqs": 2}
     (tmp_path / "online").mkdir()
     for name, budgets in (("mine", [8, 4]), ("a point is no curve", [8])):
-        result = online("tiny", workload=workload, contenders=["engine"], budgets=budgets, repeats=1, max_num_seqs=2)
+        result = online(Online(**sizes, contenders=["engine"], budgets=budgets, repeats=1, device="cpu"))
         (tmp_path / "online" / f"{name}.json").write_text(result.to_json(), encoding="utf-8")
     found = teach.recorded_online(tmp_path)
     assert (

@@ -8,9 +8,11 @@ from nbclient import NotebookClient
 
 from course.display.speed_bars import SpeedBars
 from course.teach.measure.race import Race, race
-from roseinfer.bench import ContenderFailed, LadderResult, RunProgress
+from roseinfer.bench.contenders import ContenderFailed
+from roseinfer.bench.ladder_result import LadderResult
 from roseinfer.display.chart import VEGA_LITE
 from roseinfer.models import GPT2
+from roseinfer.profiling.progress import RunProgress
 from stages import NaiveCat, PreallocGather
 
 pytestmark = pytest.mark.slow

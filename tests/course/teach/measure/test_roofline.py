@@ -8,7 +8,9 @@ import pytest
 
 from course import teach
 from course.teach.measure import roofline
-from roseinfer.bench import LadderResult, ladder
+from roseinfer.bench.ladder import ladder
+from roseinfer.bench.ladder_result import LadderResult
+from roseinfer.bench.settings import Ladder
 from roseinfer.profiling import decode_floor
 from stages import BlockTable, NaiveCat, PreallocGather
 
@@ -17,7 +19,7 @@ SIZES = {"batch_size": 2, "prompt_len": 4, "max_new_tokens": 3, "repeats": 1}
 
 @pytest.fixture(scope="module")
 def measured(small) -> LadderResult:
-    return ladder([NaiveCat, PreallocGather, BlockTable], small, with_hf=False, **SIZES)
+    return ladder([NaiveCat, PreallocGather, BlockTable], small, Ladder(with_hf=False, **SIZES))
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from course.teach import say_speeds, speed_ratio
-from roseinfer.bench import LadderResult
+from roseinfer.bench.ladder_result import LadderResult
 from roseinfer.display.table import Table
 
 
