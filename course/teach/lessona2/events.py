@@ -47,8 +47,8 @@ def kernel(ts: float, end: float, tid: int = 7, cat: str = KERNEL, name: str = "
 
 
 def many_ops(since: int = 0) -> Events:
-    """Make MANY ops, each with a name of its own, one a microsecond."""
-    return [op(f"op_{ts:03}", ts, ts + 1) for ts in range(since, since + MANY)]
+    """Make MANY ops, one a microsecond, each with a name of its own: those that come later are earlier by name."""
+    return [op(f"op_{MANY - n:03}", since + n, since + n + 1) for n in range(MANY)]
 
 
 def in_quarters(events: Sequence[Event]) -> Events:

@@ -102,6 +102,7 @@ COUNT_MISTAKES: Mistakes = {
 }
 COUNT_EDGES: list[Events] = [
     [op("cat", 0, 2)],
+    [op("cat", 0, 0), op("cat", 0, 2)],
     [op("cat", 0, 4), op("copy_", 1, 2)],
     [op("zeros", 0, 2), op("cat", 2, 4), op("zeros", 4, 5)],
     [op("zeros", 0, 2), op("cat", 2, 4)],
