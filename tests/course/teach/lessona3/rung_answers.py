@@ -32,7 +32,7 @@ def kernel(exercise_id: str, changes: Changes = ()) -> Any:
     linecache.cache[place] = (len(source), None, source.splitlines(keepends=True), place)
     names: dict[str, Any] = {"triton_mode": triton_mode, "tl": triton_mode.language(), "__name__": "__main__"}
     exec(compile(source, place, "exec"), names)
-    return names[re.search(r"def (\w+)", source)[1]]
+    return names[re.findall(r"def (\w+)", source)[-1]]
 
 
 def head(source: str) -> str:
