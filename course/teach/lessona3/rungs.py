@@ -14,16 +14,10 @@ from torch import Tensor
 from roseinfer.kernels import triton_mode
 
 from ..exercises.solutions import solution
+from .kernels import copy_kernel
 from .watch import Launch
 
-tl = triton_mode.language()
 Case = tuple[Any, ...]
-
-
-@triton_mode.jit
-def copy_kernel(out, x, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out + at, tl.load(x + at))
 
 
 @dataclass(frozen=True)
@@ -48,7 +42,7 @@ class Rung:
 @cache
 def solved(rung_id: str, changes: tuple[tuple[str, str], ...] = ()) -> Any:
     """Return the kernel of the solution, or one with a mistake that these changes (before, after) make."""
-    return solution(rung_id, dict(changes), triton_mode=triton_mode, tl=tl)
+    return solution(rung_id, dict(changes), triton_mode=triton_mode, tl=triton_mode.language())
 
 
 def power_of_two(number: int) -> int:

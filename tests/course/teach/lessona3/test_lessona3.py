@@ -302,7 +302,7 @@ test_a_wrong_softmax = refused(
 test_a_right_softmax = accepted(
     "a3.4",
     {
-        "one's own softmax": [
+        "a softmax by hand, in a kernel that is called": [
             (
                 "@triton",
                 "@triton_mode.jit\ndef softmax(x):\n    x = tl.exp(x - tl.max(x, axis=0))\n"
