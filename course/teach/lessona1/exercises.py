@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -12,46 +14,24 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from roseinfer.models.rope import Rope, Rotation, rotate
-
-from ..exercises.drawn import Call, Comparison, Expected, draw
+from ..exercises.drawn import Case, Comparison, Describe, Expected, draw
 from ..exercises.exercise import register
 from ..exercises.explain import explain_tensor
+from ..exercises.solutions import solution
 from ..exercises.tensor_checks import require_unchanged
 from ..exercises.wrong import Wrong
-from .attention_math import (
-    CAUSAL_MISTAKES,
-    GROUPED_MISTAKES,
-    ONE_QUERY_MISTAKES,
-    Attend,
-    causal,
-    grouped,
-    one_query,
-)
 
-Inputs = tuple[Tensor, Tensor, Tensor]
-Make = Callable[..., Inputs]  # a case -> q, k and v
-
-# Kinds of cases, and the order in which they are told: as drawn; a query of zeros; scores of a few hundred; every score
-# just above LOWEST; the first key's score LOWEST, those of later keys just below HIGH.
-PLAIN, ZERO, LARGE, LOW, WIDE = range(0, 500, 100)
-TIMES, LOWEST, HIGH = 128, -100_000, 1_000  # TIMES: what q of a LARGE case is multiplied by
-SAID = {
-    PLAIN: "",
-    ZERO: ", the last query is 0",
-    LARGE: ", scores of a few hundred (exp overflows past 88)",
-    LOW: f", every score near {LOWEST:,}",
-    WIDE: f", scores of the first key near {LOWEST:,}, of later keys near {HIGH:,}",
-}
+Inputs = tuple[Any, ...]
+Answer = Callable[..., Tensor]
 
 
 class ByHand(TorchFunctionMode):
     """A mode that refuses PyTorch's own attention. grouped_only: only where it is asked to share KV heads.
 
-    flattened: whether repeat_interleave was called without a dim on more than one dimension.
+    An error after repeat_interleave without a dim is told with what that does.
     """
 
-    def __init__(self, grouped_only: bool) -> None:
+    def __init__(self, grouped_only: bool = False) -> None:
         super().__init__()
         self.grouped_only = grouped_only
         self.flattened = False
@@ -68,110 +48,88 @@ class ByHand(TorchFunctionMode):
             self.flattened = True
         return got
 
-
-class _Attention(Comparison):
-    """A Comparison that explains where values that are not finite come from, if no named mistake explains them."""
-
-    def __call__(self, answer: Callable[..., Any], call: Call | None = None) -> None:
-        try:
-            super().__call__(answer, call)
-        except Wrong as error:
-            named = any(str(error).endswith(why) for part in self.parts.values() for why in part.mistakes)
-            if named or not re.search(r"values are NaN|got -?inf", str(error)):
-                raise
-            raise Wrong(f"{error}; exp of a large score overflows, and a row that sees no token is 0 / 0") from None
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        super().__exit__(kind, error, traceback)
+        if self.flattened and isinstance(error, (RuntimeError, IndexError, ValueError)):
+            raise Wrong(f"{kind.__name__}: {error}; without a dim, repeat_interleave flattens") from error
 
 
-def _comparison(
-    cases: Sequence[tuple[Any, ...]],
-    make: Make,
-    right: Attend,
-    mistakes: Mapping[str, Attend],
-    describe: Callable[..., str],
-    names: Iterable[str] = ("q", "k", "v"),
-    grouped_only: bool = False,
+def _compare(
+    exercise_id: str,
+    cases: Sequence[Case],
+    make: Callable[..., Inputs],
+    mistakes: Mapping[str, Answer],
+    describe: Describe,
+    mode: Callable[[], AbstractContextManager[Any]] = ByHand,
     rtol: float = 1e-3,
-) -> Comparison:
-    """Compare an attention with `right` in float64.
+    atol: float = 1e-4,
+    **names: Any,
+) -> None:
+    """Register a comparison with the solution in float64. Mistakes run in float32, so that they overflow as an answer.
 
-    Mistakes run in the case's own float32, so that they overflow as an answer would.
+    make(*case): the answer's inputs. mode: in which an answer runs. names: of the notebook, which the solution uses.
     """
-
-    def explain(got: object, want: Tensor) -> str | None:
-        return explain_tensor(got, want, rtol, atol=1e-4)
+    right = solution(exercise_id, torch=torch, **names)
 
     def expected(*case: Any) -> Tensor:
-        return right(*(tensor.double() for tensor in make(*case))).float()
+        return right(
+            *(x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for x in make(*case))
+        ).float()
 
-    def call(answer: Attend, *case: Any) -> Tensor:
+    def call(answer: Answer, *case: Any) -> Tensor:
         given, handed = make(*case), make(*case)
-        with ByHand(grouped_only) as mode:
-            try:
-                got = answer(*handed)
-            except (RuntimeError, IndexError, ValueError) as error:
-                if not mode.flattened or isinstance(error, Wrong):
-                    raise
-                raise Wrong(f"{type(error).__name__}: {error}; without a dim, repeat_interleave flattens") from error
-        require_unchanged(given, handed, names, ": make a new tensor")
+        with mode():
+            got = answer(*handed)
+        for before, after, name in zip(given, handed, inspect.signature(right).parameters, strict=True):
+            if isinstance(before, Tensor):
+                require_unchanged([before], [after], [name], ": make a new tensor")
         return got
 
-    def mistaken(attend: Attend) -> Callable[..., Tensor]:
-        return lambda *case: attend(*make(*case))
+    def mistaken(answer: Answer, *case: Any) -> Tensor:
+        try:
+            return answer(*make(*case))
+        except RuntimeError:  # sizes that do not fit: an answer raises, too
+            return torch.empty(0)
 
-    known = {why: mistaken(attend) for why, attend in mistakes.items()}
-    return _Attention(cases, Expected(expected, known, explain), describe, call)
+    def explain(got: object, want: Tensor) -> str | None:
+        return explain_tensor(got, want, rtol, atol)
 
-
-# a1.1
-
-
-def _make_one(num_tokens: int, head_dim: int, kind: int) -> Inputs:
-    """Make query [D], keys [T, D] and values [T, D]."""
-    generator = torch.Generator().manual_seed(100 * num_tokens + head_dim)
-    keys, values = torch.randn(2, num_tokens, head_dim, generator=generator)
-    return torch.randn(head_dim, generator=generator) * (TIMES if kind == LARGE else 1), keys, values
+    known = {why: partial(mistaken, answer) for why, answer in mistakes.items()}
+    register(exercise_id, Comparison(cases, Expected(expected, known, explain), describe, call))
 
 
-def _describe_one(num_tokens: int, head_dim: int, kind: int) -> str:
-    return f"T={num_tokens}, D={head_dim}{SAID[kind]}"
+def _with(exercise_id: str, mistakes: Mapping[str, Mapping[str, str]]) -> dict[str, Answer]:
+    """Make the solution with each of these mistakes: what is said about it -> the changes that make it."""
+    return {why: solution(exercise_id, changes, torch=torch) for why, changes in mistakes.items()}
 
 
-ONE_QUERY = [
-    (1, 1, PLAIN),
-    (1, 4, PLAIN),
-    (2, 1, PLAIN),
-    (3, 4, PLAIN),
-    (4, 4, PLAIN),  # T and D are equal: a transposed matrix has the same shape
-    (4, 4, LARGE),
-    (2, 16, LARGE),
-    (300, 8, PLAIN),
-    *draw(lambda rng: (rng.randint(1, 9), rng.choice((1, 2, 3, 4, 8, 16)), rng.choice((PLAIN, PLAIN, LARGE)))),
-]
-register(
-    "a1.1",
-    _comparison(ONE_QUERY, _make_one, one_query, ONE_QUERY_MISTAKES, _describe_one, ("query", "keys", "values")),
-)
+# The inputs of a1.1 to a1.3. Kinds of cases, and the order in which they are told: as drawn; a query of zeros; each
+# query's largest score LARGEST in size, of either sign; every score just above LOWEST; the first key's score LOWEST,
+# those of later keys just below HIGH.
+PLAIN, ZERO, LARGE, LOW, WIDE = range(0, 500, 100)
+LARGEST, LOWEST, HIGH = 900, -100_000, 1_000
+SAID = {
+    PLAIN: "",
+    ZERO: ", the last query is 0",
+    LARGE: ", scores in the hundreds (exp overflows past 88)",
+    LOW: f", every score near {LOWEST:,} (its exp is 0)",
+    WIDE: f", scores of the first key near {LOWEST:,}, of later keys near {HIGH:,}",
+}
 
 
-# a1.2 and a1.3
-
-ROUNDED = 5e-3  # a float32 near LOWEST is exact to 0.004: exp(s - logsumexp(s)) is right, and differs by as much
-# H, H_kv, T, D, kind
-Heads = tuple[int, int, int, int, int]
-
-
-def make_heads(num_heads: int, num_kv_heads: int, num_tokens: int, head_dim: int, kind: int) -> Inputs:
-    """Make q [H, T, D], k and v [H_kv, T, D].
+def make_heads(num_heads: int, num_kv_heads: int, num_tokens: int, head_dim: int, kind: int) -> tuple[Tensor, ...]:
+    """Make q [H, T, D], k and v [H_kv, T, D]: others for each kind, so that nothing can be kept by a shape.
 
     Low scores are exact in float32: whole numbers over the square root of D, which is 1, 2 or 4.
     """
-    generator = torch.Generator().manual_seed(1000 * num_heads + 100 * num_kv_heads + 10 * num_tokens + head_dim)
+    seed = 1000 * num_heads + 100 * num_kv_heads + 10 * num_tokens + head_dim + kind
+    generator = torch.Generator().manual_seed(seed)
     q = torch.randn(num_heads, num_tokens, head_dim, generator=generator)
     k, v = torch.randn(2, num_kv_heads, num_tokens, head_dim, generator=generator)
     if kind == ZERO:
         q[:, -1] = 0
     if kind == LARGE:
-        q = q * TIMES
+        q *= LARGEST / scores_of(q, k).abs().amax(-1, keepdim=True)
     if kind in (LOW, WIDE):
         q, k = q.round().abs(), k.round().abs()
         q[..., 0], k[..., 0] = 1, LOWEST * head_dim**0.5
@@ -181,16 +139,24 @@ def make_heads(num_heads: int, num_kv_heads: int, num_tokens: int, head_dim: int
     return q, k, v
 
 
-def _make_ungrouped(num_heads: int, *rest: Any) -> Inputs:
-    return make_heads(num_heads, num_heads, *rest)
+def scores_of(q: Tensor, k: Tensor) -> Tensor:
+    """Compute the scaled scores [H, T, T] of q [H, T, D] and k [H_kv, T, D]."""
+    return q @ k.repeat_interleave(len(q) // len(k), 0).mT / q.size(-1) ** 0.5
 
 
-def _describe_ungrouped(num_heads: int, num_tokens: int, head_dim: int, kind: int) -> str:
-    return f"H={num_heads}, T={num_tokens}, D={head_dim}{SAID[kind]}"
+def _make_one(*sizes: int) -> Inputs:
+    """Make query [D], keys [T, D] and values [T, D]."""
+    q, k, v = make_heads(1, 1, *sizes)
+    return q[0, -1], k[0], v[0]
 
 
-def _describe_grouped(num_heads: int, num_kv_heads: int, *rest: Any) -> str:
-    return _describe_ungrouped(num_heads, *rest).replace(", ", f", H_kv={num_kv_heads}, ", 1)
+def _make_ungrouped(num_heads: int, *sizes: int) -> Inputs:
+    return make_heads(num_heads, num_heads, *sizes)
+
+
+def _describe(*names: str) -> Describe:
+    """Describe a case by its sizes and the kind, which comes last."""
+    return lambda *case: ", ".join(f"{n}={size}" for n, size in zip(names, case[:-1], strict=True)) + SAID[case[-1]]
 
 
 def _draw_sizes(rng: Random) -> tuple[int, int, int]:
@@ -198,6 +164,90 @@ def _draw_sizes(rng: Random) -> tuple[int, int, int]:
     return rng.randint(1, 7), rng.choice((1, 4, 16)), rng.choice((PLAIN, PLAIN, ZERO, LARGE, LOW, WIDE))
 
 
+UNSCALED = "the scores are not scaled: divide them by the square root of D"
+BY_D = "the scores are divided by D, not by its square root"
+OF_KEYS = "the weighted sum is of keys, it should be of values"
+OVERFLOWS = "exp of a large score overflows: subtract the largest score of the row first, as torch.softmax does"
+UNMASKED = "every row sees all tokens, also those after it: row i may only see columns 0 to i"
+
+# a1.1
+
+SOFTMAX = "scores.softmax(dim=0)"
+ONE_QUERY_MISTAKES = {
+    UNSCALED: {" / query.size(0) ** 0.5": ""},
+    BY_D: {" ** 0.5": ""},
+    "the scores are divided by the square root of T; D, the length of a key, is what counts": {
+        "query.size": "keys.size"
+    },
+    OF_KEYS: {"@ values": "@ keys"},
+    "the scores themselves are the weights: a softmax makes them positive, with a sum of 1": {SOFTMAX: "scores"},
+    "the scores are divided by their sum: a softmax takes exp of each score first": {
+        SOFTMAX: "(scores / scores.sum())"
+    },
+    "exp of the scores is not divided by its sum": {SOFTMAX: "scores.exp()"},
+    "all values get the same weight: the scores are not used": {SOFTMAX: "torch.zeros_like(scores).softmax(dim=0)"},
+    "only the value with the largest score is returned: a softmax mixes all of them": {
+        f"{SOFTMAX} @ values": "values[scores.argmax()]"
+    },
+    OVERFLOWS: {SOFTMAX: "(scores.exp() / scores.exp().sum())"},
+}
+ONE_QUERY = [
+    (1, 1, PLAIN),
+    (1, 4, PLAIN),
+    (2, 1, PLAIN),
+    (3, 4, PLAIN),
+    (4, 4, PLAIN),  # T and D are equal: a transposed matrix has the same shape
+    (4, 4, LARGE),
+    (2, 16, LARGE),
+    (1_100, 8, PLAIN),
+    *draw(lambda rng: (rng.randint(1, 9), rng.choice((1, 2, 3, 4, 8, 16)), rng.choice((PLAIN, PLAIN, LARGE)))),
+]
+_compare("a1.1", ONE_QUERY, _make_one, _with("a1.1", ONE_QUERY_MISTAKES), _describe("T", "D"))
+
+# a1.2
+
+ROUNDED = 5e-3  # a float32 near LOWEST is exact to 0.004: exp(s - logsumexp(s)) is right, and differs by as much
+MASKED = 'scores.masked_fill(~visible, float("-inf"))'
+CAUSAL_MISTAKES = {
+    UNMASKED: {MASKED: "scores"},
+    "the mask also hides a token from itself: row i sees columns 0 to i, with i": {".tril()": ".tril(-1)"},
+    "the mask is upside down: row i sees columns i to T - 1, it should see 0 to i": {".tril()": ".triu()"},
+    "masked scores are 0, and exp(0) is 1: only a score of -inf gets weight 0": {'float("-inf")': "0"},
+    "masked scores are a finite number, and real scores can be lower: only -inf always gets weight 0": {
+        'float("-inf")': "-1e4"
+    },
+    "masked scores are -100,000, and a real score can be as low: only -inf always gets weight 0": {
+        'float("-inf")': "-1e5"
+    },
+    "a finite number is added to hidden scores, and real ones can be lower still: only -inf always gets weight 0": {
+        MASKED: "(scores - 1e4 * ~visible)"
+    },
+    "a visible score of 0 is hidden, too: the mask comes from the positions, not from the scores": {
+        MASKED: f'{MASKED}.masked_fill(scores == 0, float("-inf"))'
+    },
+    "the mask comes after the softmax, so the weights of a row no longer add up to 1": {
+        f"{MASKED}.softmax(dim=-1)": "(scores.softmax(dim=-1) * visible)"
+    },
+    "the softmax runs down the columns: the weights of one row add up to 1, so it runs along dim=-1": {
+        "dim=-1": "dim=-2"
+    },
+    "the softmax runs over the heads: the weights of one row add up to 1, so it runs along dim=-1": {"dim=-1": "dim=0"},
+    UNSCALED: {" / D**0.5": ""},
+    BY_D: {"D**0.5": "D"},
+    "the scores are divided by the square root of H: D is q.shape[-1]": {"D**0.5": "len(q)**0.5"},
+    "the scores are divided by the square root of T: D is q.shape[-1]": {"D**0.5": "T**0.5"},
+    "the mask is the wrong way round: masked_fill replaces where the mask is True, so give it ~visible": {
+        "~visible": "visible"
+    },
+    "0 * -inf is NaN: use masked_fill or torch.where": {MASKED: '(scores + ~visible * float("-inf"))'},
+    OF_KEYS: {"@ v": "@ k"},
+    OVERFLOWS: {f"{MASKED}.softmax(dim=-1)": f"({MASKED}.exp() / {MASKED}.exp().sum(-1, keepdim=True))"},
+    "hidden scores are the largest, and next to them exp of all visible ones is 0: hide them before the softmax": {
+        f"return {MASKED}.softmax(dim=-1)": (
+            "weights = scores.softmax(dim=-1) * visible\n    return weights / weights.sum(-1, keepdim=True)"
+        )
+    },
+}
 CAUSAL = [
     (1, 1, 4, PLAIN),  # one token: nothing to hide
     (1, 2, 4, PLAIN),
@@ -208,50 +258,120 @@ CAUSAL = [
     (2, 3, 4, LARGE),
     (2, 3, 4, LOW),
     (2, 3, 4, WIDE),
-    (1, 70, 4, PLAIN),
+    (1, 1_100, 4, PLAIN),  # longer than a mask that is made once
     *draw(lambda rng: (rng.randint(1, 4), *_draw_sizes(rng))),
 ]
-register("a1.2", _comparison(CAUSAL, _make_ungrouped, causal, CAUSAL_MISTAKES, _describe_ungrouped, rtol=ROUNDED))
+CAUSAL_ANSWERS = _with("a1.2", CAUSAL_MISTAKES)
+_compare("a1.2", CAUSAL, _make_ungrouped, CAUSAL_ANSWERS, _describe("H", "T", "D"), rtol=ROUNDED)
+
+# a1.3
 
 
-def _draw_grouped(rng: Random) -> Heads:
+def _grouped(changes: Mapping[str, str] | None = None, causal_attention: Answer | None = None) -> Answer:
+    causal_attention = causal_attention or solution("a1.2", torch=torch)
+    return solution("a1.3", changes, causal_attention=causal_attention)
+
+
+KEYS, VALUES = "k.repeat_interleave(group, dim=0)", "v.repeat_interleave(group, dim=0)"
+GROUPED_MISTAKES = {
+    "query head h reads KV head h % H_kv, as with repeat: neighbours share a KV head, so it is h // (H // H_kv)": (
+        _grouped({KEYS: "k.repeat(group, 1, 1)", VALUES: "v.repeat(group, 1, 1)"})
+    ),
+    "the keys are those of KV head h // (H // H_kv), and the values are those of another one": _grouped(
+        {VALUES: "v.repeat(group, 1, 1)"}
+    ),
+    "the values are those of KV head h // (H // H_kv), and the keys are those of another one": _grouped(
+        {KEYS: "k.repeat(group, 1, 1)"}
+    ),
+    "every query head reads KV head 0": _grouped({KEYS: "k[:1]", VALUES: "v[:1]"}),
+    "every query head reads the mean of all KV heads": _grouped(
+        {KEYS: "k.mean(0, keepdim=True)", VALUES: "v.mean(0, keepdim=True)"}
+    ),
+    UNMASKED: _grouped(causal_attention=CAUSAL_ANSWERS[UNMASKED]),
+    UNSCALED: _grouped(causal_attention=CAUSAL_ANSWERS[UNSCALED]),
+}
+
+
+def _draw_grouped(rng: Random) -> Case:
     num_kv_heads = rng.randint(1, 4)
     return num_kv_heads * rng.randint(1, 4), num_kv_heads, *_draw_sizes(rng)
 
 
-GROUPED: list[Heads] = [
+GROUPED = [
     (2, 1, 2, 4, PLAIN),  # one KV head for all: multi-query attention
     (3, 3, 2, 4, PLAIN),  # one for each: as in a1.2
     (4, 2, 1, 4, PLAIN),
     (4, 2, 3, 4, PLAIN),
     (6, 2, 3, 4, PLAIN),  # groups of three
     (6, 3, 3, 4, PLAIN),
+    (32, 2, 3, 4, PLAIN),
     (4, 2, 4, 4, LARGE),
     (4, 2, 3, 4, ZERO),
     (4, 2, 3, 4, LOW),
     (4, 2, 3, 4, WIDE),
     *draw(_draw_grouped),
 ]
-register(
+_compare(
     "a1.3",
-    _comparison(GROUPED, make_heads, grouped, GROUPED_MISTAKES, _describe_grouped, grouped_only=True, rtol=ROUNDED),
+    GROUPED,
+    make_heads,
+    GROUPED_MISTAKES,
+    _describe("H", "H_kv", "T", "D"),
+    partial(ByHand, grouped_only=True),
+    ROUNDED,
+    causal_attention=solution("a1.2", torch=torch),
 )
-
 
 # a1.4
 
-# H, D, positions, the power of ten that theta is: a case with a large theta is no larger
-Turn = tuple[int, int, list[int], int]
-LAST = 300
-FAR = 2000
+ANGLES = "(positions[:, None] * frequencies)[:, None]"
+FREQUENCIES = "theta ** (-2 * torch.arange(D // 2) / D)"
+ROPE_MISTAKES = {
+    "the partner of number i is its neighbour, as in the paper; here it is number i + D / 2": {
+        "x.chunk(2, dim=-1)": "(x[..., ::2], x[..., 1::2])",
+        "torch.cat(": "torch.stack(",
+        "], dim=-1)": "], dim=-1).flatten(-2)",
+    },
+    "it is turned the other way: the first number becomes a cos - b sin, the second b cos + a sin": {
+        ANGLES: f"-{ANGLES}"
+    },
+    "the second number is b cos - a sin, it should be b cos + a sin": {"+ a * angles.sin()": "- a * angles.sin()"},
+    "positions are counted from 1: the angle of position 0 is 0": {"positions[:": "(positions + 1)[:"},
+    "rows are taken for positions: a token's angle comes from positions, which need not be 0, 1, 2": {
+        "positions[:": "torch.arange(len(x))[:"
+    },
+    "pair i has frequency theta ** (-i / D), it should be theta ** (-2 * i / D)": {"-2 * torch": "-torch"},
+    "the frequencies grow with i: the exponent -2 * i / D is negative": {"-2 * torch": "2 * torch"},
+    "all pairs turn by the same angle: pair i has a frequency of its own, theta ** (-2 * i / D)": {
+        FREQUENCIES: "torch.ones(D // 2)"
+    },
+    "b is computed from the new a: keep the old a": {"+ a *": "+ (a * angles.cos() - b * angles.sin()) *"},
+    "the halves are concatenated along dim 0: give torch.cat dim=-1": {"], dim=-1)": "], dim=0)"},
+    "multiply each position by each frequency: angles are [T, D / 2], so use positions[:, None]": {
+        "positions[:, None]": "positions"
+    },
+    "theta is taken as 10,000, it is an argument": {"theta **": "10_000 **"},
+}
 
 
-def _draw_turn(rng: Random) -> Turn:
-    positions = [rng.randint(0, LAST) for _ in range(rng.randint(1, 4))]
+def _make_turn(num_heads: int, head_dim: int, positions: list[int], power: int) -> Inputs:
+    """Make x [T, H, D], positions [T] and theta; others for each position and theta, so that nothing can be kept."""
+    generator = torch.Generator().manual_seed(100 * num_heads + head_dim + sum(positions) + power)
+    x = torch.randn(len(positions), num_heads, head_dim, generator=generator)
+    return x, torch.tensor(positions), 10.0**power
+
+
+def _describe_turn(num_heads: int, head_dim: int, positions: list[int], power: int) -> str:
+    return f"x [{len(positions)}, {num_heads}, {head_dim}], positions={positions}, theta={10**power:,}"
+
+
+def _draw_turn(rng: Random) -> Case:
+    positions = [rng.randint(0, 300) for _ in range(rng.randint(1, 4))]
     return rng.randint(1, 4), 2 * rng.randint(1, 4), positions, rng.choice((2, 4, 6))
 
 
-TURNS: list[Turn] = [
+# H, D, positions, the power of ten that theta is: a case with a large theta is no larger.
+TURNS = [
     (1, 2, [0], 4),  # position 0: nothing turns
     (1, 2, [1], 4),
     (2, 4, [1], 4),
@@ -259,109 +379,9 @@ TURNS: list[Turn] = [
     (3, 4, [5, 6, 7], 2),  # as many tokens as heads
     (2, 8, [7], 4),  # a decode step: one token, at a late position
     (2, 8, [3, 200, 3], 4),
-    (2, 8, [FAR, 1], 4),
+    (2, 8, [2_000, 1], 4),
     (1, 4, [2, 9, 4, 1], 6),
+    (1, 2, [10_000, 3], 4),  # past a table that is made once; the frequency is 1, so float32 has the angle exactly
     *draw(_draw_turn),
 ]
-
-
-def _given(num_heads: int, head_dim: int, positions: list[int], _: int) -> tuple[Tensor, Tensor]:
-    """Make x [T, H, D] and positions [T]."""
-    generator = torch.Generator().manual_seed(100 * num_heads + head_dim)
-    return torch.randn(len(positions), num_heads, head_dim, generator=generator), torch.tensor(positions)
-
-
-def _turned(num_heads: int, head_dim: int, positions: list[int], power: int, shift: int = 0) -> Tensor:
-    """Rotate as the library's models do."""
-    x, at = _given(num_heads, head_dim, positions, power)
-    rotation = Rotation(Rope(rope_theta=10.0**power), head_dim, length=FAR + 1 + shift)
-    return rotate(x, *rotation(at + shift, x.dtype))
-
-
-def _from_one(num_heads: int, head_dim: int, positions: list[int], power: int) -> Tensor:
-    return _turned(num_heads, head_dim, positions, power, shift=1)
-
-
-def _by_hand(
-    frequency: Callable[[Tensor, int, float], Tensor] = lambda i, head_dim, theta: theta ** (-2 * i / head_dim),
-    sign: int = 1,
-    second: int = 1,
-    interleaved: bool = False,
-    position: Callable[[Tensor], Tensor] = lambda positions: positions,
-    too_early: bool = False,
-    dim: int = -1,
-    outer: bool = True,
-) -> Callable[..., Tensor]:
-    """Make a rotation in plain operations, with a mistake in one of them.
-
-    second: sign of the sine in the second half. too_early: b is computed from the new a. dim: along which the halves
-    are put together. outer: each position times each frequency.
-    """
-
-    def turned(*case: Any) -> Tensor:
-        (x, positions), head_dim = _given(*case), case[1]
-        positions = position(positions)[:, None] if outer else positions
-        angles = (positions * frequency(torch.arange(head_dim // 2), head_dim, 10.0 ** case[3]))[:, None]
-        cos, sin = angles.cos(), sign * angles.sin()
-        a, b = (x[..., ::2], x[..., 1::2]) if interleaved else x.chunk(2, -1)
-        first = a * cos - b * sin
-        pairs = first, b * cos + second * (first if too_early else a) * sin
-        return torch.stack(pairs, -1).flatten(-2) if interleaved else torch.cat(pairs, dim)
-
-    return turned
-
-
-def _without_a_column(*case: Any) -> Tensor:
-    """Rotate without the outer product; where the sizes do not fit and an answer raises, return an empty tensor."""
-    try:
-        return _by_hand(outer=False)(*case)
-    except RuntimeError:
-        return torch.empty(0)
-
-
-ROPE_MISTAKES: dict[str, Callable[..., Tensor]] = {
-    "the partner of number i is its neighbour, as in the paper; here it is number i + D / 2": _by_hand(
-        interleaved=True
-    ),
-    "it is turned the other way: the first number becomes a cos - b sin, the second b cos + a sin": _by_hand(sign=-1),
-    "the second number is b cos - a sin, it should be b cos + a sin": _by_hand(second=-1),
-    "positions are counted from 1: the angle of position 0 is 0": _from_one,
-    "rows are taken for positions: a token's angle comes from positions, which need not be 0, 1, 2": _by_hand(
-        position=lambda positions: torch.arange(len(positions))
-    ),
-    "pair i has frequency theta ** (-i / D), it should be theta ** (-2 * i / D)": _by_hand(
-        lambda i, head_dim, theta: theta ** (-i / head_dim)
-    ),
-    "the frequencies grow with i: the exponent -2 * i / D is negative": _by_hand(
-        lambda i, head_dim, theta: theta ** (2 * i / head_dim)
-    ),
-    "all pairs turn by the same angle: pair i has a frequency of its own, theta ** (-2 * i / D)": _by_hand(
-        lambda i, head_dim, theta: torch.ones(head_dim // 2)
-    ),
-    "b is computed from the new a: keep the old a": _by_hand(too_early=True),
-    "the halves are concatenated along dim 0: give torch.cat dim=-1": _by_hand(dim=0),
-    "multiply each position by each frequency: angles are [T, D / 2], so use positions[:, None]": (_without_a_column),
-    "theta is taken as 10,000, it is an argument": _by_hand(lambda i, head_dim, theta: 10_000.0 ** (-2 * i / head_dim)),
-}
-
-
-def _describe_turn(num_heads: int, head_dim: int, positions: list[int], power: int) -> str:
-    return f"x [{len(positions)}, {num_heads}, {head_dim}], positions={positions}, theta={10**power:,}"
-
-
-def _turn_with(answer: Callable[[Tensor, Tensor, float], Tensor], *case: Any) -> Tensor:
-    given, handed = _given(*case), _given(*case)
-    got = answer(*handed, 10.0 ** case[3])
-    require_unchanged(given, handed, ("x", "positions"), ": make a new tensor")
-    return got
-
-
-def _explain_turn(got: object, want: Tensor) -> str | None:
-    """Explain a difference; halves along dim 0 are no reordered dimensions, even where permute would put them right."""
-    message = explain_tensor(got, want, rtol=1e-3, atol=1e-3)
-    if message and isinstance(got, Tensor) and got.shape == (2 * want.size(0), want.size(1), want.size(2) // 2):
-        return message.partition(": values right")[0]
-    return message
-
-
-register("a1.4", Comparison(TURNS, Expected(_turned, ROPE_MISTAKES, _explain_turn), _describe_turn, _turn_with))
+_compare("a1.4", TURNS, _make_turn, _with("a1.4", ROPE_MISTAKES), _describe_turn, nullcontext, atol=1e-3)

@@ -11,8 +11,7 @@ KERNEL, COPY, FILL = "kernel", "gpu_memcpy", "gpu_memset"
 FORWARD = "roseinfer.model.forward"
 OTHER_SPANS = ("roseinfer.kv.append_token", "roseinfer.decode_step_sessions.build_batched_past")
 OPS = ("aten::cat", "aten::copy_", "aten::empty", "aten::linear", "aten::select", "aten::zeros")
-# More than any LIMIT of the notebook lets through.
-MANY = tuple("add addmm bmm cat copy_ empty linear mm mul select slice sub t view zeros".split())
+MANY, MOST_TOLD = 150, 20  # more names than a LIMIT lets through; of so many events, not all are told
 LONGEST = 30  # of an outermost event, in microseconds
 
 
@@ -48,8 +47,8 @@ def kernel(ts: float, end: float, tid: int = 7, cat: str = KERNEL, name: str = "
 
 
 def many_ops(since: int = 0) -> Events:
-    """Make one op of each name of MANY, one a microsecond."""
-    return [op(name, ts, ts + 1) for ts, name in enumerate(MANY, start=since)]
+    """Make MANY ops, one a microsecond, each with a name of its own: those that come later are earlier by name."""
+    return [op(f"op_{MANY - n:03}", since + n, since + n + 1) for n in range(MANY)]
 
 
 def in_quarters(events: Sequence[Event]) -> Events:
@@ -64,10 +63,6 @@ def in_order(events: Sequence[Event]) -> Events:
 
 def is_op(event: Event) -> bool:
     return event.cat == OP and event.name.startswith("aten::")
-
-
-def is_cpu_op(event: Event) -> bool:
-    return event.cat == OP
 
 
 def contains(outer: Event, inner: Event) -> bool:
@@ -112,8 +107,9 @@ def described(events: Sequence[Event]) -> str:
         return "in an empty trace"
     threads = []
     for tid in sorted({event.tid for event in events}):
-        own = ", ".join(_described(event) for event in events if event.tid == tid)
-        threads.append(f"tid {tid}: {own}")
+        own = [_described(event) for event in events if event.tid == tid]
+        rest = f", ... ({len(own)} events)" if len(own) > MOST_TOLD else ""
+        threads.append(f"tid {tid}: {', '.join(own[:MOST_TOLD])}{rest}")
     return f"in the trace (in µs) {'; '.join(threads)}"
 
 

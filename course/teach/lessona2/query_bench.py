@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import re
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -11,7 +12,7 @@ from roseinfer.profiling.traces.read_only import lock, result_of
 from roseinfer.profiling.traces.sql_errors import QueryError
 
 from ..exercises.wrong import Wrong
-from .events import Event, Events
+from .events import Event
 from .rows import Rows
 
 COLUMNS = "id BIGINT, ts BIGINT, dur BIGINT, cat VARCHAR, name VARCHAR, tid BIGINT, pid BIGINT, args JSON"
@@ -33,7 +34,7 @@ class QueryBench:
         lock(self._db)
         self._numbers: dict[tuple[Event, ...], int] = {}
 
-    def rows(self, query: str, events: Events) -> Rows:
+    def rows(self, query: str, events: Sequence[Event]) -> Rows:
         """Return the result of a query on the trace of these events, which are in the order of their ids.
 
         Raises Wrong with what the database says.
@@ -70,7 +71,7 @@ def bench() -> QueryBench:
     return QueryBench()
 
 
-def run_query(answer: Any, events: Events) -> Rows:
+def run_query(answer: Any, events: Sequence[Event]) -> Rows:
     """Return the rows of an answer's query. answer: a string of SQL, or a function without arguments that gives one."""
     return bench().rows(_query_of(answer), events)
 

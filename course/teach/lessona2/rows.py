@@ -37,7 +37,8 @@ def explain_rows(is_ordered: bool) -> Callable[[Any, Any], str | None]:
             return (
                 f"your query returns {_names(got.columns)}, expected {_names(want.columns)}: {_of_columns(got, want)}"
             )
-        own, right = got.in_columns(want.columns), want.rows
+        own = got.in_columns(want.columns)
+        right = want.rows if is_ordered else sorted(want.rows, key=_key)
         if not _same(sorted(own, key=_key), sorted(right, key=_key)):
             return _first_difference(own, right, want.columns)
         if is_ordered and not _same(own, right):

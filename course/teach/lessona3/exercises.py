@@ -1,36 +1,29 @@
-"""Checkers of a3: a rung each. What is right, what likely mistakes give, and cases with the edges on purpose."""
+"""Checkers of a3: a rung each. Cases with the edges on purpose, and likely mistakes as changes of the solution."""
 
 from __future__ import annotations
 
 from random import Random
 
-import torch
-from torch import Tensor
-
 from ..exercises.drawn import Case, draw, inputs
-from . import paged_exercises as paged_exercises  # registers a3.7 and a3.8
-from .rung_checks import in_memory, padded, register_rung, softmax_of
-from .rungs import long_rows, matrix, power_of_two, values, vectors, weights
+from .rung_checks import Mistakes, register_rung
+from .rungs import power_of_two, weights
 
 # a3.1 and a3.2
 
 
-def _sum_of(times_x: float, times_y: float, n: int) -> Tensor:
-    return times_x * vectors(n)["x"] + times_y * vectors(n)["y"]
-
-
-SUM_MISTAKES = {
-    "that is x: y is not added": lambda n, block: _sum_of(1, 0, n),
-    "that is y: x is not added": lambda n, block: _sum_of(0, 1, n),
-    "that is x + x": lambda n, block: _sum_of(2, 0, n),
-    "that is x - y": lambda n, block: _sum_of(1, -1, n),
-    "that is x * y": lambda n, block: vectors(n)["x"] * vectors(n)["y"],
-}
-FIRST_BLOCK = "every program loads the first block: program p's begins at p * BLOCK"
-
-
-def _first_block(n: int, block: int) -> Tensor:
-    return _sum_of(1, 1, n)[torch.arange(n) % block]
+def _sum_mistakes(mask: str) -> Mistakes:
+    x, y = f"tl.load(x + at{mask})", f"tl.load(y + at{mask})"
+    return {
+        "that is x: y is not added": {f" + {y}": ""},
+        "that is y: x is not added": {f"{x} + ": ""},
+        "that is x + x": {y: x},
+        "that is x - y": {f" + {y}": f" - {y}"},
+        "that is x * y": {f" + {y}": f" * {y}"},
+        "every program loads the first block: program p's begins at p * BLOCK": {
+            "x + at": "x + at % BLOCK",
+            "y + at": "y + at % BLOCK",
+        },
+    }
 
 
 def _draw_whole(rng: Random) -> Case:
@@ -46,20 +39,23 @@ def _draw_any(rng: Random) -> Case:
 register_rung(
     "a3.1",
     [(2, 2), (4, 4), (4, 2), (12, 4), (32, 16), *draw(_draw_whole, 45)],
-    lambda n, block: _sum_of(1, 1, n),
-    SUM_MISTAKES | {FIRST_BLOCK: _first_block},
+    _sum_mistakes(mask=""),
     inputs("n", "BLOCK"),
 )
 register_rung(
     "a3.2",
-    [(1, 2), (2, 2), (3, 2), (4, 4), (5, 4), (17, 16), *draw(_draw_any, 44)],
-    lambda n, block: _sum_of(1, 1, n),
-    SUM_MISTAKES | {FIRST_BLOCK: _first_block},
+    [(1, 2), (2, 2), (3, 2), (4, 4), (5, 4), (17, 16), (90, 4), *draw(_draw_any, 44)],
+    _sum_mistakes(mask=", mask=real"),
     inputs("n", "BLOCK"),
 )
 
 
-# a3.3
+# a3.3 and a3.4
+
+FIRST_ROW = "every program loads the first row: row r begins at r * num_columns"
+MASKED_LANES = "masked lanes take part: with other=-inf they are never the largest, and their exp is 0"
+OFFSET_COMPARED = "the mask compares the offset with num_columns: compare the column"
+LAST_COLUMN = "the last column is left out: column < num_columns"
 
 
 def _draw_matrix(rng: Random) -> tuple[int, int]:
@@ -70,53 +66,23 @@ def _describe_matrix(rows: int, columns: int) -> str:
     return f"x [{rows}, {columns}], COLUMNS={power_of_two(columns)}"
 
 
-def _only_row_0(rows: int, columns: int) -> Tensor:
-    return matrix(rows, columns).sum(1) * (torch.arange(rows) == 0)
-
-
-def _no_column(rows: int, columns: int) -> Tensor:
-    return torch.zeros(rows)
-
-
-def _from_row_on(rows: int, columns: int) -> Tensor:
-    x = matrix(rows, columns)
-    return in_memory(x, (rows, columns), (1, 1)).sum(1)
-
-
 register_rung(
     "a3.3",
-    [(1, 1), (1, 3), (2, 3), (3, 1), (4, 4), (2, 5), *draw(_draw_matrix, 44)],
-    lambda rows, columns: matrix(rows, columns).double().sum(1).float(),
+    [(1, 1), (1, 3), (2, 3), (3, 1), (4, 4), (2, 5), (2, 90), *draw(_draw_matrix, 44)],
     {
-        "every program sums up the first row: row r begins at r * num_columns": lambda rows, columns: (
-            matrix(rows, columns)[0].sum().expand(rows)
-        ),
-        "row r begins at r * num_columns, not at r": _from_row_on,
-        "the last column is left out: column < num_columns": lambda rows, columns: matrix(rows, columns)[:, :-1].sum(1),
-        "that is the mean: do not divide": lambda rows, columns: matrix(rows, columns).mean(1),
-        "the mask compares the offset with num_columns: compare the column": _only_row_0,
-        "the mask is the wrong way round: it must be True for the columns of x": _no_column,
-        "that is the largest value of each row: the sum is tl.sum": lambda rows, columns: matrix(rows, columns).amax(1),
-        "masked lanes are added as 1: other must be 0.0": lambda rows, columns: padded(
-            matrix(rows, columns), power_of_two(columns), 1.0
-        ).sum(1),
-        "that is the sum of the whole matrix: a program has one row": lambda rows, columns: (
-            matrix(rows, columns).sum().expand(rows)
-        ),
+        "every program sums up the first row: row r begins at r * num_columns": {"row * num_columns + ": ""},
+        "row r begins at r * num_columns, not at r": {"row * num_columns": "row"},
+        LAST_COLUMN: {"< num_columns": "< num_columns - 1"},
+        "that is the mean: do not divide": {"axis=0)": "axis=0) / num_columns"},
+        OFFSET_COMPARED: {"mask=column": "mask=row * num_columns + column"},
+        "the mask is the wrong way round: it must be True for the columns of x": {"< num_columns": "< 0"},
+        "that is the largest value of each row: the sum is tl.sum": {"tl.sum": "tl.max"},
+        "masked lanes are added as 1: other must be 0.0": {"other=0.0": "other=1.0"},
     },
     _describe_matrix,
 )
 
-
-# a3.4
-
-SCALES = ((1.0, 0.0), (1.0, 0.0), (1.0, -200.0), (1.0, -400.0), (1.0, 200.0), (100.0, 0.0))
-
-
-def _softmax_with_zeros(x: Tensor, columns: int) -> Tensor:
-    return softmax_of(padded(x, columns))[:, : x.size(1)]
-
-
+SCALES = ((1.0, 0.0), (1.0, 0.0), (1.0, -200.0), (1.0, -800.0), (1.0, 800.0), (100.0, 0.0))
 register_rung(
     "a3.4",
     [
@@ -124,28 +90,23 @@ register_rung(
         (1, 3, 1.0, 0.0),
         (2, 3, 1.0, 0.0),
         (2, 4, 1.0, 0.0),
-        (2, 4, 1.0, 200.0),
+        (2, 4, 1.0, 800.0),
         (2, 4, 1.0, -200.0),
         (2, 5, 1.0, -200.0),
-        (2, 5, 1.0, -400.0),
+        (2, 5, 1.0, -800.0),
+        (2, 90, 1.0, 0.0),
         *draw(lambda rng: (*_draw_matrix(rng), *rng.choice(SCALES)), 42),
     ],
-    lambda *case: softmax_of(matrix(*case)),
     {
-        "masked lanes take part: with other=-inf they are never the largest, and their exp is 0": lambda *case: (
-            _softmax_with_zeros(matrix(*case), power_of_two(case[1]))
-        ),
-        "it is not divided by the sum": lambda *case: torch.exp(matrix(*case) - matrix(*case).amax(1, keepdim=True)),
-        "every program loads the first row: row r begins at r * num_columns": lambda *case: softmax_of(matrix(*case))[
-            :1
-        ].expand(case[0], case[1]),
-        "that is the logarithm of the softmax": lambda *case: softmax_of(matrix(*case)).log(),
-        "divided by the sum of all rows: each row has its own": lambda *case: softmax_of(
-            matrix(*case).view(1, -1)
-        ).view(case[0], case[1]),
-        "the last column is left out of the sum: column < num_columns": lambda *case: torch.exp(
-            matrix(*case) - matrix(*case)[:, :-1].logsumexp(1, keepdim=True)
-        ),
+        MASKED_LANES: {'other=float("-inf")': "other=0.0"},
+        "it is not divided by the sum": {" / tl.sum(weights, axis=0)": ""},
+        FIRST_ROW: {"x + at": "x + column"},
+        "that is the logarithm of the softmax": {
+            "weights / tl.sum(weights, axis=0)": "tl.log(weights / tl.sum(weights, axis=0))"
+        },
+        "the last column is left out of the sum: column < num_columns": {
+            "tl.sum(weights,": "tl.sum(tl.where(column < num_columns - 1, weights, 0.0),"
+        },
     },
     lambda rows, columns, scale, shift: (
         f"{_describe_matrix(rows, columns)}, values of about {scale:g} around {shift:g}"
@@ -157,35 +118,13 @@ register_rung(
 # a3.5
 
 GAPPED = ("wide", "every other column")
-DRAWN_LAYOUTS = ("contiguous", "transposed", "transposed", *GAPPED)
-
-
-def _product(w: Tensor, columns: int) -> Tensor:
-    return (w.double() @ values(columns, seed=columns).double()).float()
-
-
-def _with_strides(rows: int, columns: int, layout: str, strides: tuple[int, int]) -> Tensor:
-    return _product(in_memory(weights(rows, columns, layout), (rows, columns), strides), columns)
-
-
-def _swapped(rows: int, columns: int, layout: str, tile: int) -> Tensor:
-    row, column = weights(rows, columns, layout).stride()
-    return _with_strides(rows, columns, layout, (column, row))
-
-
-def _offset_below_columns(rows: int, columns: int, layout: str, tile: int) -> Tensor:
-    w = weights(rows, columns, layout)
-    offsets = torch.arange(rows)[:, None] * w.stride(0) + torch.arange(columns) * w.stride(1)
-    return _product(w * (offsets < columns), columns)
-
-
-def _first_rows(rows: int, columns: int, layout: str, tile: int) -> Tensor:
-    return _product(weights(rows, columns, layout), columns)[torch.arange(rows) % tile]
+AT = "row[:, None] * stride_row + column[None, :] * stride_column"
+REAL = "real_row[:, None] & real_column[None, :]"
 
 
 def _draw_product(rng: Random) -> Case:
     """Draw a case; views with gaps are larger, so that a wrong stride first reads other elements, and not a gap."""
-    layout = rng.choice(DRAWN_LAYOUTS)
+    layout = rng.choice(("contiguous", "transposed", "transposed", *GAPPED))
     most = rng.randint(4, 6), rng.randint(4, 5)
     rows, columns = most if layout in GAPPED else (rng.randint(1, 6), rng.randint(1, 5))
     return rows, columns, layout, rng.choice((2, 4))
@@ -201,26 +140,22 @@ register_rung(
         (5, 3, "transposed", 2),
         (4, 4, "wide", 4),
         (4, 4, "every other column", 2),
+        (20, 40, "transposed", 2),
         *draw(_draw_product, 43),
     ],
-    lambda rows, columns, layout, tile: _product(weights(rows, columns, layout), columns),
     {
-        "no element of w is added up: is the mask the wrong way round?": lambda rows, columns, layout, tile: (
-            torch.zeros(rows)
-        ),
-        "the strides are not used: element (r, c) lies at r * stride_row + c * stride_column": (
-            lambda rows, columns, layout, tile: _with_strides(rows, columns, layout, (columns, 1))
-        ),
-        "the two strides are swapped": _swapped,
-        "stride_column is taken as 1": lambda rows, columns, layout, tile: _with_strides(
-            rows, columns, layout, (weights(rows, columns, layout).stride(0), 1)
-        ),
-        "the mask compares the offset with num_columns: compare the column": _offset_below_columns,
-        "the rows are not multiplied by x": lambda rows, columns, layout, tile: weights(rows, columns, layout).sum(1),
-        "every program loads the first ROWS rows: program p's begin at p * ROWS": _first_rows,
-        "the last column is left out: column < num_columns": lambda rows, columns, layout, tile: (
-            weights(rows, columns, layout)[:, :-1] @ values(columns, seed=columns)[:-1]
-        ),
+        "no element of w is added up: is the mask the wrong way round?": {REAL: f"{REAL} & (column < 0)[None, :]"},
+        "the strides are not used: element (r, c) lies at r * stride_row + c * stride_column": {
+            AT: "row[:, None] * num_columns + column[None, :]"
+        },
+        "the two strides are swapped": {AT: "row[:, None] * stride_column + column[None, :] * stride_row"},
+        "stride_column is taken as 1": {" * stride_column": ""},
+        OFFSET_COMPARED: {REAL: "at < num_columns"},
+        "the rows are not multiplied by x": {"tile * vector[None, :]": "tile"},
+        "every program loads the first ROWS rows: program p's begin at p * ROWS": {
+            "row[:, None] * stride_row": "(row % ROWS)[:, None] * stride_row"
+        },
+        LAST_COLUMN: {"column < num_columns": "column < num_columns - 1"},
     },
     lambda rows, columns, layout, tile: (
         f"w [{rows}, {columns}] {layout}, strides {weights(rows, columns, layout).stride()}, ROWS={tile}"
@@ -239,34 +174,11 @@ def _draw_long(rng: Random) -> Case:
     return rng.choice((1, 1, 2)), rng.randint(1, 2 * tile + 1), rng.choice(KINDS), tile
 
 
-def _not_rescaled(rows: int, columns: int, kind: str, tile: int) -> Tensor:
-    x = long_rows(rows, columns, kind).double()
-    top, total = torch.full((rows,), -torch.inf).double(), torch.zeros(rows).double()
-    for part in x.split(tile, 1):
-        top = torch.maximum(top, part.amax(1))
-        total = total + torch.exp(part - top[:, None]).sum(1)
-    return (torch.exp(x - top[:, None]) / total[:, None]).float()
-
-
-def _total_of_last_tile(rows: int, columns: int, kind: str, tile: int) -> Tensor:
-    weights_of = _undivided(rows, columns, kind, tile)
-    return weights_of / weights_of.split(tile, 1)[-1].sum(1, keepdim=True)
-
-
-def _undivided(rows: int, columns: int, kind: str, tile: int) -> Tensor:
-    x = long_rows(rows, columns, kind)
-    return torch.exp(x - x.amax(1, keepdim=True))
-
-
 def _nan_of_long(rows: int, columns: int, kind: str, tile: int) -> str:
     if kind == "far below 0":
         return f"total is 0: top begins at -inf, and not at 0, and {NEW_TOP}"
     factor = "the factor exp(top - new_top) is not upside down"
     return f"exp overflows above 88, or total is 0: top begins at -inf, {factor}, and {NEW_TOP}"
-
-
-def _tile_by_tile(rows: int, columns: int, kind: str, tile: int) -> Tensor:
-    return torch.cat([softmax_of(part) for part in long_rows(rows, columns, kind).split(tile, 1)], 1)
 
 
 register_rung(
@@ -279,26 +191,108 @@ register_rung(
         (2, 8, "falling", 4),
         (1, 9, "large", 4),
         (1, 7, "far below 0", 4),
+        (1, 70, "rising", 2),
         *draw(_draw_long, 43),
     ],
-    lambda rows, columns, kind, tile: softmax_of(long_rows(rows, columns, kind)),
     {
-        "total is not rescaled: where the maximum grows, multiply it by exp(top - new_top) before top is replaced": (
-            _not_rescaled
-        ),
-        "each tile is a softmax of its own: the maximum and the sum are of the whole row": _tile_by_tile,
-        "masked lanes take part: with other=-inf they are never the largest, and their exp is 0": (
-            lambda rows, columns, kind, tile: _softmax_with_zeros(
-                long_rows(rows, columns, kind), -(-columns // tile) * tile
+        "total is not rescaled: where the maximum grows, multiply it by exp(top - new_top) before top is replaced": {
+            "total * tl.exp(top - new_top)": "total"
+        },
+        "each tile is a softmax of its own: the maximum and the sum are of the whole row": {
+            "mask=real)\n        tl.store": (
+                'mask=real, other=float("-inf"))\n'
+                "        top = tl.max(values, axis=0)\n"
+                "        total = tl.sum(tl.exp(values - top), axis=0)\n"
+                "        tl.store"
             )
-        ),
-        "it is not divided by total": _undivided,
-        "total is that of the last tile: it must add up over all tiles": _total_of_last_tile,
-        "every program loads the first row: row r begins at r * num_columns": lambda rows, columns, kind, tile: (
-            softmax_of(long_rows(rows, columns, kind))[:1].expand(rows, columns)
-        ),
+        },
+        MASKED_LANES: {'other=float("-inf")': "other=0.0"},
+        "it is not divided by total": {" / total": ""},
+        "total is that of the last tile: it must add up over all tiles": {"total * tl.exp(top - new_top) + ": ""},
+        FIRST_ROW: {"x + row + column": "x + column"},
     },
     lambda rows, columns, kind, tile: f"x [{rows}, {columns}]{kind and ', values ' + kind}, TILE={tile}",
     if_nan=_nan_of_long,
     budget={"x": 2, "out": 0},
+)
+
+
+# a3.7 and a3.8
+
+INDEX = "the index is used as the block's id: the id is what block_table holds at that index"
+UNSCALED = "the scores are not multiplied by scale"
+OWN_SCALE = "the scores are multiplied by HEAD_DIM ** -0.5: the factor is the argument scale"
+SLOTS = "block b begins at b * BLOCK_SIZE slots: slot s of it is at (b * BLOCK_SIZE + s) * HEAD_DIM"
+
+
+def _draw_scores(rng: Random) -> Case:
+    block_size = rng.choice((2, 4))
+    return rng.randint(1, 3 * block_size), block_size, 6 - block_size
+
+
+register_rung(
+    "a3.7",
+    [(1, 2, 4), (2, 2, 4), (3, 2, 4), (4, 4, 2), (5, 4, 2), (8, 8, 4), (40, 2, 4), *draw(_draw_scores, 44)],
+    {
+        INDEX: {"tl.load(block_table + index)": "index"},
+        "every program reads the first block: program p's id is block_table[p]": {"block_table + index": "block_table"},
+        UNSCALED: {" * scale": ""},
+        OWN_SCALE: {" * scale": " * HEAD_DIM**-0.5"},
+        "the scores are multiplied by scale twice": {" * scale": " * scale * scale"},
+        SLOTS: {"block * BLOCK_SIZE + slot": "block + slot"},
+        "a slot is HEAD_DIM values wide: the slot's number is multiplied by HEAD_DIM": {
+            "(block * BLOCK_SIZE + slot[:, None]) * HEAD_DIM": "block * BLOCK_SIZE + slot[:, None]"
+        },
+    },
+    inputs("context_len", "BLOCK_SIZE", "HEAD_DIM"),
+)
+
+
+def _draw_attention(rng: Random) -> Case:
+    block_size = rng.choice((2, 4))
+    return rng.randint(1, 2 * block_size), block_size, 6 - block_size, rng.choice(KINDS)
+
+
+def _describe_attention(context_len: int, block_size: int, head_dim: int, kind: str) -> str:
+    case = f"context_len={context_len}, BLOCK_SIZE={block_size}, HEAD_DIM={head_dim}"
+    return f"{case}{kind and ', scores ' + kind}"
+
+
+register_rung(
+    "a3.8",
+    [
+        (1, 2, 4, ""),
+        (2, 2, 4, ""),
+        (3, 2, 4, ""),
+        (4, 2, 4, "rising"),
+        (4, 2, 4, "falling"),
+        (5, 2, 4, "rising"),
+        (9, 4, 4, "large"),
+        (3, 2, 4, "far below 0"),
+        (40, 2, 4, "rising"),
+        *draw(_draw_attention, 42),
+    ],
+    {
+        "acc is not rescaled: multiply it by exp(top - new_top) before top is replaced": {"acc * shrink": "acc"},
+        "total is not rescaled: multiply it by exp(top - new_top) before top is replaced": {"total * shrink": "total"},
+        "total and acc are not rescaled: multiply both by exp(top - new_top) before top is replaced": {" * shrink": ""},
+        "slots after the last token take part in the softmax: their score must be -inf": {'float("-inf"))': "0.0)"},
+        "it is not divided by total": {"acc / total": "acc"},
+        "the weighted sum is of keys: the values are in v_cache": {"v_cache + at": "k_cache + at"},
+        "only the first block is walked over: the loop goes to context_len": {
+            "range(0, context_len,": "range(0, BLOCK_SIZE,"
+        },
+        "that is the plain mean of the values: each has its softmax weight": {
+            "tl.exp(top - new_top), tl.exp(scores - new_top)": "1.0, tl.where(cached, 1.0, 0.0)"
+        },
+        INDEX: {"tl.load(block_table + start // BLOCK_SIZE)": "start // BLOCK_SIZE"},
+        "every tile is the first block: the table's entry is start // BLOCK_SIZE": {" + start // BLOCK_SIZE": ""},
+        UNSCALED: {" * scale": ""},
+        OWN_SCALE: {" * scale": " * HEAD_DIM**-0.5"},
+    },
+    _describe_attention,
+    if_nan="exp overflows above 88, or total is 0: top begins at -inf, the loop and the mask go to context_len, the "
+    "factor exp(top - new_top) is not upside down, and the new top is the larger of the old one and the tile's largest "
+    "score",
+    budget={"k_cache": 1, "v_cache": 1},
 )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from course.contract.broken_promises import count
@@ -21,7 +21,7 @@ from ..exercises.wrong import Failed, Wrong
 from ..measure.kernel_loads import plain_function
 from .arena import Arena
 from .rung_record import record
-from .rungs import RUNGS, Rung
+from .rungs import RUNGS, Rung, solved
 from .source_hints import calls_softmax, hint_of
 from .watch import Descriptor, Launch, Record, WrongAccess, innermost, recorded
 
@@ -30,27 +30,30 @@ UNFIT = (
     "two tiles do not fit. A mask of rows or slots needs [:, None] beside a tile with two dimensions. tl.sum over "
     "axis=1 leaves a value per row or slot, over axis=0 one per column"
 )
+OWN_PART = "each program has a part of its own"
 OTHER_MISSING = "masks lanes and gives no `other`: these lanes may hold anything, and here they reached the result"
+
+
+Mistakes = Mapping[str, Mapping[str, str]]  # what is said about a kernel -> the changes that make it of the solution
 
 
 def register_rung(
     rung_id: str,
     cases: Sequence[Case],
-    right: Callable[..., Tensor],
-    mistakes: Mapping[str, Callable[..., Tensor]],
+    mistakes: Mistakes,
     describe: Describe,
     if_nan: str | Callable[..., str] = "",
     budget: Mapping[str, int] | None = None,
 ) -> None:
     """Register the checker of a rung.
 
-    right(*case): the result in fp32. if_nan: what NaN means that comes from no load, or what it means on a case.
+    if_nan: what NaN means that comes from no load, or what it means on a case.
     budget: how often a value of a tensor may be loaded at most.
     """
     rung = RUNGS[rung_id]
-    comparison = Comparison(
-        cases, Expected(right, mistakes, explain_tensor), describe, partial(_run, rung, if_nan=if_nan)
-    )
+    known = {why: partial(_out_of, rung, tuple(changes.items())) for why, changes in mistakes.items()}
+    expected = Expected(lambda *case: rung.right(**rung.launch(*case).arguments), known, explain_tensor)
+    comparison = Comparison(cases, expected, describe, partial(_run, rung, if_nan=if_nan))
 
     def check(answer: Any) -> None:
         if plain_function(answer) is answer:
@@ -72,6 +75,15 @@ def register_rung(
     register(rung_id, check, comparison)
 
 
+@cache
+def _out_of(rung: Rung, changes: tuple[tuple[str, str], ...], *case: Any) -> Tensor:
+    """Return what the solution with these changes stores: a mistake."""
+    launch = rung.launch(*case)
+    arena = Arena(launch.tensors, "cuda" if triton_mode.MODE == "compile" else "cpu")
+    with np.errstate(all="ignore"):
+        return launch.run(solved(rung.id, changes), arena).cpu().clone()
+
+
 def _run(rung: Rung, kernel: Any, *case: Any, if_nan: str | Callable[..., str]) -> Tensor:
     """Return `out` of the launch. Raises Wrong for an access that is wrong, whatever the values are."""
     launch = rung.launch(*case)
@@ -90,7 +102,7 @@ def _run(rung: Rung, kernel: Any, *case: Any, if_nan: str | Callable[..., str]) 
         if rung.id in WITH_TILES and isinstance(error, ValueError) and "incompatible" in str(error):
             error.args = (f"{error}: {UNFIT}",)
         raise error
-    _require_stores(found, arena)
+    _require_parts(found, arena)
     if out.isnan().any():
         meaning = if_nan if isinstance(if_nan, str) else if_nan(*case)
         raise Wrong(_explain_nan(found, arena, meaning, lambda: launch.run(kernel, Arena(launch.tensors))))
@@ -107,22 +119,24 @@ def run_unwatched(launch: Launch, kernel: Any, device: str) -> Tensor:
     return out.clone()
 
 
-def _require_stores(found: Record, arena: Arena) -> None:
-    """Raise Wrong unless exactly one program stores each element of out."""
-    owners: dict[int, set[int]] = {}
-    for access in found.accesses:
-        if access.kind == "store":
-            for offset in access.touched:
-                owners.setdefault(offset, set()).add(access.program)
+def _require_parts(found: Record, arena: Arena) -> None:
+    """Raise Wrong unless each program stores a part of out, no two the same element, and all share the work."""
+    storing = found.programs_of("store", "out")
     start, size = arena.places["out"]
-    missing = [offset for offset in range(size) if offset not in owners]
-    shared = next((offset for offset, programs in owners.items() if len(programs) > 1), None)
-    several = f"{len(owners[shared])} programs store {arena.name_at(start + shared)}" if shared is not None else ""
+    missing = [offset for offset in range(size) if offset not in storing]
+    shared = next((offset for offset, programs in storing.items() if len(programs) > 1), None)
+    several = f"{len(storing[shared])} programs store {arena.name_at(start + shared)}" if shared is not None else ""
     if missing:
         what = f"{arena.name_at(start + missing[0])} is never stored ({len(missing)} of {size} values are not)"
-        raise Wrong(what + (f", and {several}: each program has a part of its own" if several else ""))
+        raise Wrong(what + (f", and {several}: {OWN_PART}" if several else ""))
     if several:
-        raise Wrong(f"{several}: each program has a part of its own, by tl.program_id(0)")
+        raise Wrong(f"{several}: {OWN_PART}, by tl.program_id(0)")
+    if idle := set(range(found.programs)) - set().union(*storing.values()):
+        raise Wrong(f"program {min(idle)} stores nothing: {OWN_PART}, by tl.program_id(0)")
+    largest = max((name for name in arena.tensors if name != "out"), key=lambda name: arena.tensors[name].numel())
+    loading = found.programs_of("load", largest)
+    if len(loading) == arena.tensors[largest].numel() and all(len(programs) > 1 for programs in loading.values()):
+        raise Wrong(f"every value of {largest} is loaded by several programs: {OWN_PART}")
 
 
 def _explain_nan(found: Record, arena: Arena, if_nan: str, run_plainly: Callable[[], Tensor]) -> str:
@@ -155,21 +169,3 @@ def _require_budget(found: Record, budget: Mapping[str, int]) -> None:
         if times > most:
             often = count(times, "time")
             raise Wrong(f"right everywhere, but a program loads a value of {name} {often}; the budget is {most}")
-
-
-def softmax_of(x: Tensor) -> Tensor:
-    """Compute the softmax of each row in fp64, as fp32."""
-    return x.double().softmax(-1).float()
-
-
-def padded(x: Tensor, columns: int, value: float = 0.0) -> Tensor:
-    """Pad x [rows, n] with columns that hold a value."""
-    return torch.nn.functional.pad(x, (0, columns - x.size(1)), value=value)
-
-
-def in_memory(x: Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -> Tensor:
-    """Read what lies at these strides from x's first element on; zeros after the end of its memory."""
-    size = x.untyped_storage().nbytes() // x.element_size()
-    last = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
-    memory = torch.cat([x.as_strided((size,), (1,), 0), torch.zeros(max(0, last + 1 - size))])
-    return memory.as_strided(shape, strides)

@@ -1,16 +1,20 @@
-"""The rungs of a3: for each the launch that a case makes, the reference kernel, and the case that its picture shows."""
+"""The rungs of a3: for each the launch that a case makes, what it must give, and the case that its picture shows."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import kernels
+from roseinfer.kernels import triton_mode
+
+from ..exercises.solutions import solution
+from .kernels import copy_kernel
 from .watch import Launch
 
 Case = tuple[Any, ...]
@@ -18,13 +22,27 @@ Case = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Rung:
-    """A rung. launch(*case) has the arguments of the kernel. shown: the case of the picture. kernel: the reference."""
+    """A rung. launch(*case) has the arguments of the kernel. shown: the case of the picture.
+
+    right: computes `out`, in fp32, from the launch's arguments by their names.
+    """
 
     id: str
     title: str
     launch: Callable[..., Launch]
     shown: Case
-    kernel: Any
+    right: Callable[..., Tensor]
+
+    @property
+    def kernel(self) -> Any:
+        """The course's kernel: the notebook's own, or the solution."""
+        return copy_kernel if self.id == "a3.0" else solved(self.id)
+
+
+@cache
+def solved(rung_id: str, changes: tuple[tuple[str, str], ...] = ()) -> Any:
+    """Return the kernel of the solution, or one with a mistake that these changes (before, after) make."""
+    return solution(rung_id, dict(changes), triton_mode=triton_mode, tl=triton_mode.language())
 
 
 def power_of_two(number: int) -> int:
@@ -111,7 +129,7 @@ def long_rows(rows: int, columns: int, kind: str) -> Tensor:
         return x.sort(dim=1, descending=True).values
     if kind == "rising":
         return x.sort(dim=1).values
-    return {"large": 200 * x, "far below 0": x - 500.0}.get(kind, x)
+    return {"large": 200 * x, "far below 0": x - 800.0}.get(kind, x)
 
 
 def long_softmax(rows: int, columns: int, kind: str, tile: int) -> Launch:
@@ -135,13 +153,6 @@ class Pool:
     k_cache: Tensor
     v_cache: Tensor
     block_table: Tensor
-
-    @property
-    def tokens(self) -> tuple[Tensor, Tensor]:
-        """Keys and values of the blocks in use, [T, D], in fp64; those after the last token are NaN."""
-        chosen = self.block_table.long()
-        k, v = self.k_cache[chosen].flatten(0, 1), self.v_cache[chosen].flatten(0, 1)
-        return k.double(), v.double()
 
 
 def scale_of(head_dim: int) -> float:
@@ -196,18 +207,43 @@ def paged_attention(context_len: int, block_size: int, head_dim: int, kind: str 
     return paged(case, context_len, unwritten(head_dim), ("q", "k_cache", "v_cache"), 1)
 
 
+def tokens_of(cache: Tensor, block_table: Tensor) -> Tensor:
+    """Gather the keys or values of the blocks in use, [T, D], in fp64; those after the last token are NaN."""
+    return cache[block_table.long()].flatten(0, 1).double()
+
+
+def _softmax(x: Tensor, **_: Any) -> Tensor:
+    return x.double().softmax(1).float()
+
+
+def _scores(q: Tensor, k_cache: Tensor, block_table: Tensor, context_len: int, scale: float, **_: Any) -> Tensor:
+    return (tokens_of(k_cache, block_table)[:context_len] @ q.double() * scale).float()
+
+
+def _attention(v_cache: Tensor, block_table: Tensor, context_len: int, **rest: Any) -> Tensor:
+    values = tokens_of(v_cache, block_table)[:context_len]
+    scores = _scores(block_table=block_table, context_len=context_len, **rest)
+    return (scores.double().softmax(0) @ values).float()
+
+
 RUNGS = {
     rung.id: rung
     for rung in (
-        Rung("a3.0", "copy", copy, (12, 4), kernels.copy_kernel),
-        Rung("a3.1", "add", add, (12, 4), kernels.add_kernel),
-        Rung("a3.2", "add, any length", add_any, (10, 4), kernels.add_any_kernel),
-        Rung("a3.3", "row sum", row_sum, (4, 6), kernels.row_sum_kernel),
-        Rung("a3.4", "row softmax", softmax, (3, 6), kernels.softmax_kernel),
-        Rung("a3.5", "matrix times vector", matvec, (5, 3, "transposed", 2), kernels.matvec_kernel),
-        Rung("a3.6", "softmax of long rows", long_softmax, (2, 10, "", 4), kernels.long_softmax_kernel),
-        Rung("a3.7", "scores through a block table", paged_scores, (10, 4, 4), kernels.paged_scores_kernel),
-        Rung("a3.8", "paged attention", paged_attention, (10, 4, 4), kernels.paged_attention_kernel),
+        Rung("a3.0", "copy", copy, (12, 4), lambda x, **_: x),
+        Rung("a3.1", "add", add, (12, 4), lambda x, y, **_: x + y),
+        Rung("a3.2", "add, any length", add_any, (10, 4), lambda x, y, **_: x + y),
+        Rung("a3.3", "row sum", row_sum, (4, 6), lambda x, **_: x.double().sum(1).float()),
+        Rung("a3.4", "row softmax", softmax, (3, 6), _softmax),
+        Rung(
+            "a3.5",
+            "matrix times vector",
+            matvec,
+            (5, 3, "transposed", 2),
+            lambda w, x, **_: (w.double() @ x.double()).float(),
+        ),
+        Rung("a3.6", "softmax of long rows", long_softmax, (2, 10, "", 4), _softmax),
+        Rung("a3.7", "scores through a block table", paged_scores, (10, 4, 4), _scores),
+        Rung("a3.8", "paged attention", paged_attention, (10, 4, 4), _attention),
     )
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
+from types import FunctionType
 from typing import Any
 
 from ..measure.kernel_loads import plain_function
@@ -25,9 +26,22 @@ def hint_of(kernel: Any) -> str:
     return next((hint for node in ast.walk(tree) if (hint := _mistake(node, pointers))), "")
 
 
-def calls_softmax(kernel: Any) -> bool:
-    """Tell whether a kernel calls Triton's own softmax."""
-    return any(isinstance(node, ast.Attribute) and node.attr == "softmax" for node in ast.walk(_parsed(kernel)))
+def calls_softmax(kernel: Any, seen: frozenset[Any] = frozenset()) -> bool:
+    """Tell whether a kernel uses Triton's own softmax, under whatever name, or calls a kernel that does.
+
+    seen: the functions that led here, which need no second look.
+    """
+    import triton.language as tl
+
+    function = plain_function(kernel)
+    if function is plain_function(tl.softmax):
+        return True
+    if function is kernel or function in seen or not isinstance(function, FunctionType):
+        return False
+    if any(isinstance(node, ast.Attribute) and node.attr == "softmax" for node in ast.walk(_parsed(kernel))):
+        return True
+    used = inspect.getclosurevars(function)
+    return any(calls_softmax(value, seen | {function}) for value in (*used.globals.values(), *used.nonlocals.values()))
 
 
 def _parsed(kernel: Any) -> ast.Module:

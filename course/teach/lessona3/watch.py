@@ -70,6 +70,14 @@ class Record:
     def of(self, kind: str, tensor: str) -> list[Access]:
         return [access for access in self.accesses if (access.kind, access.tensor) == (kind, tensor)]
 
+    def programs_of(self, kind: str, tensor: str) -> dict[int, set[int]]:
+        """Map each offset that is loaded or stored to the programs that do it."""
+        found: dict[int, set[int]] = {}
+        for access in self.of(kind, tensor):
+            for offset in access.touched:
+                found.setdefault(offset, set()).add(access.program)
+        return found
+
     def touched(self, kind: str, tensor: str) -> int:
         """Count the values of a tensor that all programs load or store together."""
         return sum(len(access.touched) for access in self.of(kind, tensor))

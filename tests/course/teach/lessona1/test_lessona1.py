@@ -9,17 +9,41 @@ import torch
 import torch.nn.functional as F
 from wrong_answers import right_answers, wrong_answers
 
-from course.teach.lessona1.attention_math import causal, grouped, one_query, scores_of
-from course.teach.lessona1.exercises import CAUSAL, GROUPED, make_heads
+from course.teach.exercises.solutions import solution
+from course.teach.lessona1.exercises import CAUSAL, GROUPED, make_heads, scores_of
 from roseinfer.models import load_model
+from roseinfer.models.rope import Rope, Rotation, rotate
 from roseinfer.reference import reference_logits
 from roseinfer.stage import PromptAttention
+
+one_query, causal, rope = (solution(exercise_id, torch=torch) for exercise_id in ("a1.1", "a1.2", "a1.4"))
+grouped = solution("a1.3", causal_attention=causal)
+
+
+def kept_by_shape(answer, number=0):
+    """The answer, with the first input of each shape in place of later ones."""
+    kept = {}
+
+    def answered(*inputs):
+        inputs = list(inputs)
+        inputs[number] = kept.setdefault(inputs[number].shape, inputs[number].clone())
+        return answer(*inputs)
+
+    return answered
+
 
 # a1.1
 
 
-def exp_unshifted(query, keys, values):
-    weights = torch.exp(keys @ query / len(query) ** 0.5)
+def exp_in_double(query, keys, values):
+    """exp of a double overflows, too, past 709."""
+    weights = torch.exp(keys.double() @ query.double() / len(query) ** 0.5)
+    return (weights @ values.double() / weights.sum()).float()
+
+
+def shifted_by_the_mean(query, keys, values):
+    scores = keys @ query / len(query) ** 0.5
+    weights = torch.exp(scores - scores.mean())
     return weights @ values / weights.sum()
 
 
@@ -58,7 +82,10 @@ test_wrong_attention_of_one_query = wrong_answers(
     "a1.1",
     {
         "nothing returned": (lambda query, keys, values: None, "got None: is a `return` missing?"),
-        "exp overflows": (exp_unshifted, "exp of a large score overflows"),
+        "exp in double precision": (exp_in_double, "exp of a large score overflows: subtract the largest"),
+        "shifted by the mean": (shifted_by_the_mean, "scores in the hundreds (exp overflows past 88): 1 of 1 values"),
+        "keys kept by their shape": (kept_by_shape(one_query, 1), "scores in the hundreds"),
+        "512 keys": (lambda q, k, v: one_query(q, k[:512], v[:512]), "T=1100, D=8"),
         "the query scaled in place": (scale_in_place, "query was handed in, and you have changed it"),
         "a row": (as_a_row, "shape (1, 1), expected (1,): values right, only dimensions of size 1 differ"),
         "values summed in float64": (
@@ -113,24 +140,12 @@ def added_mask(q, k, v):
     return torch.softmax(torch.einsum("htd,hsd->hts", q, k) / q.size(2) ** 0.5 + mask_of(q), -1) @ v
 
 
-def multiplied_mask(q, k, v):
-    """A product with -inf: 0 times -inf is NaN."""
-    hidden = torch.ones(q.size(1), q.size(1)).triu(1)
-    return torch.softmax(q @ k.mT / q.size(2) ** 0.5 + hidden * float("-inf"), -1) @ v
-
-
 def renormalised(q, k, v):
     """Masked after the exp, and divided by what is left; shifted by the largest visible score."""
     visible = torch.ones(q.size(1), q.size(1)).tril()
     scores = q @ k.mT / q.size(2) ** 0.5
     top = scores.masked_fill(visible == 0, -math.inf).amax(-1, keepdim=True)
     weights = torch.exp((scores - top).clamp(max=0)) * visible
-    return weights / weights.sum(-1, keepdim=True) @ v
-
-
-def shifted_by_all(q, k, v):
-    """Shifted by the largest score of the row, hidden ones too: exp of all visible ones may become 0."""
-    weights = (q @ k.mT / q.size(2) ** 0.5).softmax(-1).tril()
     return weights / weights.sum(-1, keepdim=True) @ v
 
 
@@ -155,13 +170,8 @@ def by_logsumexp(q, k, v):
     return torch.exp(scores - scores.logsumexp(-1, keepdim=True)) @ v
 
 
-def hidden_where_zero(q, k, v):
-    scores = (q @ k.mT / q.size(2) ** 0.5).tril()
-    return torch.where(scores == 0, -math.inf, scores).softmax(-1) @ v
-
-
-def mask_of_seventy(q, k, v):
-    visible = torch.ones(8, 8, dtype=torch.bool).tril()[: q.size(1), : q.size(1)]
+def mask_of_a_thousand(q, k, v):
+    visible = torch.ones(1024, 1024, dtype=torch.bool).tril()[: q.size(1), : q.size(1)]
     return (q @ k.mT / q.size(2) ** 0.5).masked_fill(~visible, -math.inf).softmax(-1) @ v
 
 
@@ -174,33 +184,18 @@ FINITE = "masked scores are a finite number, and real scores can be lower"
 test_wrong_causal_attention = wrong_answers(
     "a1.2",
     {
-        "-inf times 0": (multiplied_mask, "first at (0, 0, 0): 0 * -inf is NaN: use masked_fill or torch.where"),
         "tokens first": (lambda q, k, v: causal(q, k, v).transpose(0, 1), "values right after permute(1, 0, 2)"),
         "heads flattened": (lambda q, k, v: causal(q, k, v).transpose(0, 1).flatten(1), "expected (2, 2, 1)"),
         "one head": (lambda q, k, v: causal(q[:1], k[:1], v[:1]), "shape (1, "),
-        "shifted by hidden scores": (shifted_by_all, "a row that sees no token is 0 / 0"),
-        "a mask of eight tokens": (mask_of_seventy, "T=70, D=4: checking your answer raised RuntimeError"),
+        "a mask of 1,024 tokens": (mask_of_a_thousand, "T=1100, D=4: checking your answer raised RuntimeError"),
+        "values kept by their shape": (kept_by_shape(causal, 2), "H=2, T=3, D=4, the last query is 0"),
         "k scaled in place": (scores_in_place, "k was handed in, and you have changed it"),
         "PyTorch's own": (
             lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
             "PyTorch's own F.scaled_dot_product_attention",
         ),
         **{f"filled with {number:,}": (filled(number), FINITE) for number in (-1e3, -5e4, -65504.0)},
-        "filled with -100,000": (filled(-1e5), "masked scores are -100,000, and a real score can be as low"),
-        **{f"{number:,} added": (added(number), "a finite number is added") for number in (-1e3, -1e4, -4e4, -1e5)},
-        "hidden where the score is 0": (hidden_where_zero, "a visible score of 0 is hidden, too"),
-        "over the heads": (
-            lambda q, k, v: (q @ k.mT / q.size(2) ** 0.5 + mask_of(q)).softmax(0) @ v,
-            "values are NaN, first at (0, 0, 0): the softmax runs over the heads",
-        ),
-        "the wrong way round": (
-            lambda q, k, v: (q @ k.mT / q.size(2) ** 0.5).masked_fill(mask_of(q) == 0, -math.inf).softmax(-1) @ v,
-            "first at (0, 1, 0): the mask is the wrong way round",
-        ),
-        "scaled by H": (
-            lambda q, k, v: (q @ k.mT / math.sqrt(len(q)) + mask_of(q)).softmax(-1) @ v,
-            "by the square root of H: D is q.shape[-1]",
-        ),
+        **{f"{number:,} added": (added(number), "a finite number is added") for number in (-4e4, -1e5)},
     },
 )
 test_right_causal_attention = right_answers(
@@ -271,6 +266,10 @@ test_wrong_grouped_attention = wrong_answers(
     {
         "groups and KV heads swapped": (groups_and_kv_heads_swapped, "query head h reads KV head h % H_kv"),
         "h // H_kv": (head_over_kv_heads, "values differ"),
+        "repeated in turns past groups of four": (
+            lambda q, k, v: (grouped if len(q) <= 4 * len(k) else groups_and_kv_heads_swapped)(q, k, v),
+            "H=32, H_kv=2, T=3, D=4",
+        ),
         "two query heads on each": (two_to_a_head, "RuntimeError"),
         "broadcast": (causal, "RuntimeError"),
         "one per KV head": (lambda q, k, v: causal(q[: len(k)], k, v), "expected (3, 1, 1)"),
@@ -283,7 +282,7 @@ test_wrong_grouped_attention = wrong_answers(
         ),
         "masked with -100,000": (
             lambda q, k, v: filled(-1e5)(q, *(x.repeat_interleave(len(q) // len(x), 0) for x in (k, v))),
-            "every score near -100,000",
+            "every score near -100,000 (its exp is 0)",
         ),
         "flattened": (
             lambda q, k, v: causal(q, *(x.repeat_interleave(len(q) // len(x)) for x in (k, v))),
@@ -310,6 +309,11 @@ test_right_grouped_attention = right_answers(
 def angles_of(x, positions, theta):
     half = x.size(-1) // 2
     return torch.outer(positions.float(), theta ** -(torch.arange(half) / half))[:, None]
+
+
+def by_angles(angles, x, positions, theta):
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()], -1)
 
 
 def by_complex(x, positions, theta):
@@ -343,25 +347,8 @@ def by_matrices(x, positions, theta):
     return torch.einsum("tiab,thbi->thai", turn, x.unflatten(-1, (2, -1))).flatten(-2)
 
 
-def updated_too_early(x, positions, theta):
-    """The second number is computed from the first one's new value."""
-    angles = angles_of(x, positions, theta)
-    a, b = x.chunk(2, -1)
-    a = a * angles.cos() - b * angles.sin()
-    return torch.cat([a, b * angles.cos() + a * angles.sin()], -1)
-
-
 def angles_along_heads(x, positions, theta):
-    angles = angles_of(x, positions, theta)[:, 0]
-    a, b = x.chunk(2, -1)
-    return torch.cat([a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()], -1)
-
-
-def without_a_column(x, positions, theta):
-    half = x.size(-1) // 2
-    angles = (positions * theta ** -(torch.arange(half) / half))[:, None]
-    a, b = x.chunk(2, -1)
-    return torch.cat([a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()], -1)
+    return by_angles(angles_of(x, positions, theta)[:, 0], x, positions, theta)
 
 
 def in_place(x, positions, theta):
@@ -375,18 +362,21 @@ def halves_swapped(x, positions, theta):
 test_wrong_rope = wrong_answers(
     "a1.4",
     {
-        "updated too early": (updated_too_early, "b is computed from the new a: keep the old a"),
         "angles along the heads": (
             angles_along_heads,
             "RuntimeError: The size of tensor a (2) must match the size of tensor b (3)",
         ),
+        "a table of 8,192 positions": (
+            lambda x, p, theta: rotate_half(x, torch.arange(8192)[p], theta),
+            "positions=[10000, 3], theta=10,000: checking your answer raised IndexError",
+        ),
+        "x kept by its shape": (kept_by_shape(rotate_half), "x [1, 1, 2], positions=[1]"),
         "in place": (in_place, "x was handed in, and you have changed it"),
         "halves swapped": (halves_swapped, "values differ"),
         "halves along dim 0": (
             lambda *case: torch.cat(rotate_half(*case).chunk(2, -1)),
-            "shape (2, 1, 1), expected (1, 1, 2): the halves are concatenated along dim 0",
+            "values right after permute(1, 2, 0): the halves are concatenated along dim 0",
         ),
-        "positions times frequencies": (without_a_column, "use positions[:, None]"),
         "float64": (lambda *case: rotate_half(*case).double(), "dtype float64, expected float32"),
         "degrees": (lambda x, p, theta: rotate_half(x, p * math.pi / 180, theta), "values differ"),
         "not at all": (lambda x, p, theta: x.clone(), "positions=[1]"),
@@ -403,6 +393,7 @@ test_right_rope = right_answers(
         "as in transformers": rotate_half,
         "number by number": number_by_number,
         "rotation matrices": by_matrices,
+        "angles less whole turns": lambda *case: by_angles(angles_of(*case) % (2 * math.pi), *case),
     },
 )
 
@@ -410,7 +401,7 @@ test_right_rope = right_answers(
 @pytest.mark.parametrize("sizes", [*GROUPED, *((heads, heads, *rest) for heads, *rest in CAUSAL)])
 def test_scores_lie_where_the_text_says(sizes):
     q, k, _ = make_heads(*sizes)
-    scores = scores_of(q, k.repeat_interleave(len(q) // len(k), 0))
+    scores = scores_of(q, k)
     assert scores.min() >= -100_000 and scores.max() <= 1_000
 
 
@@ -433,3 +424,9 @@ def test_the_reference_lets_the_bundled_model_compute_its_logits():
     with torch.no_grad():
         logits = model.logits(model(torch.tensor(token_ids), torch.arange(4), attend))
     assert torch.allclose(logits, reference_logits(model, token_ids), atol=1e-3)
+
+
+def test_the_solution_turns_as_the_library_does():
+    x, positions = torch.randn(3, 2, 8, generator=torch.Generator().manual_seed(4)), torch.tensor([0, 5, 200])
+    rotation = Rotation(Rope(rope_theta=500_000.0), head_dim=8, length=201)
+    assert torch.allclose(rope(x, positions, 500_000.0), rotate(x, *rotation(positions, x.dtype)), atol=1e-4)

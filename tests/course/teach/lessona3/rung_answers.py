@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from wrong_answers import assert_accepted, assert_refused, edited, right_cases, wrong_cases
 
+from course.teach.exercises.solutions import parse_solutions
 from roseinfer.kernels import triton_mode
 from roseinfer.paths import ROOT
-from tools.solutions import parse_solutions
 
 SOLUTIONS = parse_solutions((ROOT / "notebooks/solutions/a3_triton_from_zero.py").read_text(encoding="utf-8"))
 interpreted = pytest.mark.skipif(triton_mode.MODE != "interpret", reason="the interpreter's own ways")
@@ -32,7 +32,7 @@ def kernel(exercise_id: str, changes: Changes = ()) -> Any:
     linecache.cache[place] = (len(source), None, source.splitlines(keepends=True), place)
     names: dict[str, Any] = {"triton_mode": triton_mode, "tl": triton_mode.language(), "__name__": "__main__"}
     exec(compile(source, place, "exec"), names)
-    return names[re.search(r"def (\w+)", source)[1]]
+    return names[re.findall(r"def (\w+)", source)[-1]]
 
 
 def head(source: str) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rung_answers import SOLUTIONS, accepted, kernel, refused
-
-from course.teach import check
+from rung_answers import SOLUTIONS, accepted, refused
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs_triton]
 
@@ -13,7 +11,6 @@ LARGER = "tl.maximum(top, tl.max(values, axis=0))"
 test_a_wrong_long_softmax = refused(
     "a3.6",
     {
-        "total not rescaled": (("total * tl.exp(top - new_top)", "total"), "total is not rescaled: where the maximum"),
         "rescaled after top is replaced": (
             [
                 ("new_top = ", "top = "),
@@ -27,12 +24,16 @@ test_a_wrong_long_softmax = refused(
             (LARGER, "tl.max(values, axis=0)"),
             "NaN in out, though no NaN was loaded: exp overflows above 88, or total is 0: top begins at -inf",
         ),
-        "the first tile's total": (
-            ("total * tl.exp(top - new_top) + tl.sum", "tl.sum"),
-            "total is that of the last tile: it must add up over all tiles",
+        "one tile that is 16 times as wide": (
+            """    row = tl.program_id(0) * num_columns
+    column = tl.arange(0, 16 * TILE)
+    real = column < num_columns
+    values = tl.load(x + row + column, mask=real, other=float("-inf"))
+    weights = tl.exp(values - tl.max(values, axis=0))
+    tl.store(out + row + column, weights / tl.sum(weights, axis=0), mask=real)
+""",
+            "x [1, 70], values rising, TILE=2: out[0, 32] is never stored (38 of 70 values are not)",
         ),
-        "not divided": ((" / total", ""), "it is not divided by total"),
-        "rows not told apart": (("x + row + column", "x + column"), "every program loads the first row"),
         "one tile": (
             ("range(0, num_columns, TILE)", "range(0, TILE, TILE)"),
             "TILE=2: out[0, 2] is never stored (1 of 3 values are not)",
@@ -43,10 +44,6 @@ test_a_wrong_long_softmax = refused(
                 ("top = new_top", "top = " + LARGER),
             ],
             "NaN in out, though no NaN was loaded: exp overflows above 88, or total is 0",
-        ),
-        "other is 0": (
-            ('mask=column < num_columns, other=float("-inf")', "mask=column < num_columns, other=0.0"),
-            "masked lanes take part",
         ),
         "top begins at 0": (('top = float("-inf")', "top = 0.0"), "total is 0: top begins at -inf, and not at 0"),
         "the factor upside down": (
@@ -122,21 +119,9 @@ KEYS_AT = "(block * BLOCK_SIZE + slot[:, None]) * HEAD_DIM + dim[None, :]"
 test_wrong_scores = refused(
     "a3.7",
     {
-        "the index for the id": (("tl.load(block_table + index)", "index"), "the index is used as the block's id"),
-        "the first entry": (("block_table + index", "block_table"), "every program reads the first block"),
-        "not scaled": ((" * scale", ""), "the scores are not multiplied by scale"),
-        "a scale of its own": ((" * scale", " * HEAD_DIM**-0.5"), "the factor is the argument scale"),
         "the length not looked at": (
             ("cached = token < context_len", "cached = token >= 0"),
             "context_len=1, BLOCK_SIZE=2, HEAD_DIM=4: program 0 stores to offset 1 of out, which has 1 element",
-        ),
-        "slots not counted": (
-            ("(block * BLOCK_SIZE + slot[:, None])", "(block + slot[:, None])"),
-            "block b begins at b * BLOCK_SIZE slots",
-        ),
-        "head size not counted": (
-            (f"at = {KEYS_AT}", "at = block * BLOCK_SIZE + slot[:, None] + dim[None, :]"),
-            "a slot is HEAD_DIM values wide: the slot's number is multiplied by HEAD_DIM",
         ),
         "stored by block id": (
             ("out + token", "out + block * BLOCK_SIZE + slot"),
@@ -193,16 +178,9 @@ test_right_scores = accepted(
 test_wrong_attention = refused(
     "a3.8",
     {
-        "acc not rescaled": (("acc * shrink", "acc"), "acc is not rescaled"),
-        "total not rescaled": (("total * shrink", "total"), "total is not rescaled"),
-        "neither rescaled": ([("acc * shrink", "acc"), ("total * shrink", "total")], "total and acc are not rescaled"),
         "the length not looked at": (
             ("start + slot < context_len", "start + slot >= 0"),
             "which is NaN: no token is there. Is the mask by context_len, and the block's id from block_table?",
-        ),
-        "scores not masked": (
-            [("tl.where(cached, tl.sum", "tl.sum"), (', axis=1), float("-inf"))', ", axis=1)")],
-            "slots after the last token take part in the softmax",
         ),
         "values not masked": (
             ("v_cache + at, mask=cached[:, None], other=0.0", "v_cache + at"),
@@ -212,14 +190,6 @@ test_wrong_attention = refused(
             ("v_cache + at, mask=cached[:, None], other=0.0", "v_cache + at, mask=cached[:, None]"),
             "program 0's load of v_cache masks lanes and gives no `other`",
         ),
-        "the index for the id": (
-            ("tl.load(block_table + start // BLOCK_SIZE)", "start // BLOCK_SIZE"),
-            "the index is used as the block's id",
-        ),
-        "the first block again and again": (
-            ("block_table + start // BLOCK_SIZE", "block_table"),
-            "every tile is the first block: the table's entry is start // BLOCK_SIZE",
-        ),
         "the table by token": (
             ("block_table + start // BLOCK_SIZE", "block_table + start"),
             "2 elements. The table has an entry per block: that of token t is t // BLOCK_SIZE",
@@ -227,10 +197,6 @@ test_wrong_attention = refused(
         "no None": (("k_cache + at, mask=cached[:, None]", "k_cache + at, mask=cached"), "two tiles do not fit"),
         "values summed over elements": (("* values, axis=0)", "* values, axis=1)"), "over axis=0 one per column"),
         "the factor upside down": (("tl.exp(top - new_top)", "tl.exp(new_top - top)"), "is not upside down"),
-        "values are keys": (("v_cache + at", "k_cache + at"), "the weighted sum is of keys"),
-        "not divided": (("acc / total", "acc"), "it is not divided by total"),
-        "not scaled": ((" * scale", ""), "the scores are not multiplied by scale"),
-        "a scale of its own": ((" * scale", " * HEAD_DIM**-0.5"), "the factor is the argument scale"),
         "top begins at 0": (('top = float("-inf")', "top = 0.0"), "scores far below 0: NaN in out, though no NaN was"),
         "top begins at -100": (('top = float("-inf")', "top = -100.0"), "or total is 0: top begins at -inf"),
         "slots get a low score": (
@@ -245,13 +211,14 @@ test_wrong_attention = refused(
             ],
             "scores far below 0: NaN in out",
         ),
+        "ten blocks": (("range(0, context_len,", "range(0, min(context_len, 10 * BLOCK_SIZE),"), "context_len=40"),
         "a top that is fixed": (
             ("new_top = tl.maximum(top, tl.max(scores, axis=0))", "new_top = 50.0"),
             "scores far below 0: NaN in out",
         ),
         "whole blocks alone": (
             ("range(0, context_len, BLOCK_SIZE)", "range(0, context_len // BLOCK_SIZE * BLOCK_SIZE, BLOCK_SIZE)"),
-            "or total is 0: top begins at -inf, the loop goes to context_len",
+            "or total is 0: top begins at -inf, the loop and the mask go to context_len",
         ),
         "a top that stays": (
             ("new_top = tl.maximum(top, tl.max(scores, axis=0))", "new_top = tl.max(scores, axis=0)"),
@@ -296,8 +263,3 @@ test_right_attention = accepted(
         ],
     },
 )  # fmt: skip
-
-
-@pytest.mark.parametrize("exercise_id", [id for id in SOLUTIONS if id > "a3.5"])
-def test_the_solutions_pass(exercise_id):
-    assert check(exercise_id, kernel(exercise_id))

@@ -18,7 +18,7 @@ from course.teach.lessona3.program_times import say_programs, time_programs
 from course.teach.lessona3.rung_checks import run_unwatched
 from course.teach.lessona3.rung_picture import steps_of
 from course.teach.lessona3.rung_record import record_rung
-from course.teach.lessona3.rungs import RUNGS, pool, scale_of
+from course.teach.lessona3.rungs import RUNGS, pool, scale_of, tokens_of
 from roseinfer.kernels import triton_mode
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs_triton]
@@ -57,7 +57,7 @@ def test_a_pools_ids_are_no_indices_and_its_empty_slots_are_nan():
         case = pool(context_len, 4, 2)
         used = len(case.block_table)
         assert used == -(-context_len // 4) and not (case.block_table == torch.arange(used)).any()
-        keys, values = case.tokens
+        keys, values = (tokens_of(cache, case.block_table) for cache in (case.k_cache, case.v_cache))
         assert int(keys.isnan().any(1).sum()) == int(values.isnan().any(1).sum()) == used * 4 - context_len
         assert not keys[:context_len].isnan().any()
 
@@ -65,7 +65,8 @@ def test_a_pools_ids_are_no_indices_and_its_empty_slots_are_nan():
 def test_scores_of_a_kind_are_where_it_says():
     def scores(kind: str) -> torch.Tensor:
         cases = [pool(context_len, 4, head_dim, kind) for context_len in range(1, 9) for head_dim in (2, 4)]
-        drawn = [case.tokens[0] @ case.q.double() * scale_of(case.q.numel()) for case in cases]
+        keys = [tokens_of(case.k_cache, case.block_table) for case in cases]
+        drawn = [own @ case.q.double() * scale_of(case.q.numel()) for own, case in zip(keys, cases, strict=True)]
         return torch.stack([part[~part.isnan()].max() for part in drawn])
 
     assert scores("large").max() > 300
