@@ -15,8 +15,9 @@ from roseinfer.sequence import SamplingParams, Sequence
 
 from ..exercises.drawn import Comparison, Expected, draw, inputs, require_all
 from ..exercises.exercise import exercise, register
+from ..exercises.policy_keys import require_keys
 from ..exercises.wrong import Wrong
-from .policy_checks import mean_latency, require_check, require_keys, require_rounds, why_too_long
+from .policy_checks import mean_latency, require_check, require_rounds, why_too_long
 
 # 17.1
 
@@ -255,7 +256,7 @@ def _shortest(prompt_lens: list[int], places: range) -> int:
 
 
 def _draw_bounded(rng: Random) -> tuple[list[int], list[int], int]:
-    count, bound, longest = rng.choice(((6, 3, 9), (6, 3, 9), (20, 300, 5000)))
+    count, bound, longest = rng.choice(((6, 3, 9), (6, 3, 9), (20, 300, 10**7)))
     count, bound = rng.randint(1, count), rng.randint(0, bound)
     overtaken = sorted((rng.randint(0, bound) for _ in range(count)), reverse=rng.random() < 0.8)
     return [rng.randint(1, longest) for _ in range(count)], overtaken, bound
