@@ -15,17 +15,15 @@ from roseinfer.sequence import SamplingParams, Sequence
 
 from ..exercises.drawn import Comparison, Expected, draw, inputs, require_all
 from ..exercises.exercise import exercise, register
+from ..exercises.policy_keys import require_keys
+from ..exercises.solutions import solution
 from ..exercises.wrong import Wrong
-from .policy_checks import mean_latency, require_check, require_keys, require_rounds, why_too_long
+from .policy_checks import mean_latency, require_check, require_rounds, why_too_long
 
 # 17.1
 
 Waiting = tuple[int, int, int, int, int]  # arrival, priority, prompt_len, output_len, made
 Key = Callable[..., Any]  # of these and round_size
-
-
-def right_key(arrival: int, priority: int, prompt_len: int, output_len: int, made: int, round_size: int) -> Any:
-    return priority, arrival // round_size, made - output_len, arrival
 
 
 def order_by(key: Key) -> Callable[[list[Waiting], int], list[int]]:
@@ -78,45 +76,28 @@ QUEUES = [
 KEY_MISTAKES = {
     why: order_by(key)
     for why, key in {
-        "there are no rounds: a request with few tokens may wait without end": lambda at, p, n, out, made, r: (
-            p,
-            made - out,
-            at,
+        "there are no rounds: a request with few tokens may wait without end": lambda a, p, n, o, m, r: (p, m - o, a),
+        "priority goes before rounds": lambda a, p, n, o, m, r: (a // r, p, m - o, a),
+        "the lower priority goes first": lambda a, p, n, o, m, r: (-p, a // r, m - o, a),
+        "priority goes before everything else": lambda a, p, n, o, m, r: (a // r, m - o, a),
+        "that is shortest first: the smallest key goes first": lambda a, p, n, o, m, r: (p, a // r, o - m, a),
+        "tokens that are made already do not come again": lambda a, p, n, o, m, r: (p, a // r, -o, a),
+        "prompt tokens are not output": lambda a, p, n, o, m, r: (p, a // r, m - o - n, a),
+        "of equals, the one that came first": lambda a, p, n, o, m, r: (p, a // r, m - o, -a),
+        "of equals, the one that came first: the queue has no order before": (
+            lambda a, p, n, o, m, r: (p, a // r, m - o)
         ),
-        "priority goes before rounds": lambda at, p, n, out, made, r: (at // r, p, made - out, at),
-        "the lower priority goes first": lambda at, p, n, out, made, r: (-p, at // r, made - out, at),
-        "priority goes before everything else": lambda at, p, n, out, made, r: (at // r, made - out, at),
-        "that is shortest first: the smallest key goes first": lambda at, p, n, out, made, r: (
-            p,
-            at // r,
-            out - made,
-            at,
+        "a round is round_size arrivals in a row, not every round_size-th": (
+            lambda a, p, n, o, m, r: (p, a % r, m - o, a)
         ),
-        "tokens that are made already do not come again": lambda at, p, n, out, made, r: (p, at // r, -out, at),
-        "prompt tokens are not output": lambda at, p, n, out, made, r: (p, at // r, made - out - n, at),
-        "of equals, the one that came first": lambda at, p, n, out, made, r: (p, at // r, made - out, -at),
-        "of equals, the one that came first: the queue has no order before": lambda at, p, n, out, made, r: (
-            p,
-            at // r,
-            made - out,
+        "arrivals count from 0, so the first round ends with arrival round_size - 1": (
+            lambda a, p, n, o, m, r: (p, (a + 1) // r, m - o, a)
         ),
-        "a round is round_size arrivals in a row, not every round_size-th": lambda at, p, n, out, made, r: (
-            p,
-            at % r,
-            made - out,
-            at,
-        ),
-        "arrivals count from 0, so the first round ends with arrival round_size - 1": lambda at, p, n, out, made, r: (
-            p,
-            (at + 1) // r,
-            made - out,
-            at,
-        ),
-        "within a round the longest output goes first, not the first that came": lambda at, p, n, out, made, r: (p, at),
+        "within a round the longest output goes first, not the first that came": lambda a, p, n, o, m, r: (p, a),
     }.items()
 }
 
-register("17.1", Comparison(QUEUES, Expected(order_by(right_key), KEY_MISTAKES), _describe_queue, call=_order))
+register("17.1", Comparison(QUEUES, Expected(order_by(solution("17.1")), KEY_MISTAKES), _describe_queue, call=_order))
 
 # 17.4
 
@@ -231,9 +212,7 @@ def _step(scheduler: Scheduler) -> None:
 # 17.2
 
 
-def next_of(prompt_lens: list[int], overtaken: list[int], bound: int) -> int:
-    stop = next((i for i, n in enumerate(overtaken) if n >= bound), len(prompt_lens) - 1)
-    return min(range(stop + 1), key=lambda i: prompt_lens[i])
+next_of = solution("17.2")
 
 
 def _always_it(prompt_lens: list[int], overtaken: list[int], bound: int) -> int:
@@ -255,7 +234,7 @@ def _shortest(prompt_lens: list[int], places: range) -> int:
 
 
 def _draw_bounded(rng: Random) -> tuple[list[int], list[int], int]:
-    count, bound, longest = rng.choice(((6, 3, 9), (6, 3, 9), (20, 300, 5000)))
+    count, bound, longest = rng.choice(((6, 3, 9), (6, 3, 9), (20, 300, 10**7)))
     count, bound = rng.randint(1, count), rng.randint(0, bound)
     overtaken = sorted((rng.randint(0, bound) for _ in range(count)), reverse=rng.random() < 0.8)
     return [rng.randint(1, longest) for _ in range(count)], overtaken, bound

@@ -1,18 +1,18 @@
-"""Checks of a policy in lesson 17: keys that a queue can be sorted by, refusals, and how long requests take with it."""
+"""Checks of a policy in lesson 17: the request that it picks, refusals, and how long requests take with it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from random import Random
 from typing import Any
 
-from roseinfer.arrivals import Arrival, poisson
+from roseinfer.arrivals import poisson
 from roseinfer.engine.policies import Place, Policy
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.simulator import Cluster, EngineSetting, StepWork
 from roseinfer.simulator.metrics import request_times
 
+from ..exercises.policy_keys import request
 from ..exercises.wrong import Wrong
 
 SETTING = EngineSetting(num_blocks=512, block_size=16, max_num_seqs=8, max_model_len=512, enable_prefix_caching=False)
@@ -30,48 +30,11 @@ class StepCost:
         return {"kind": "steps"}
 
 
-@cache
-def _arrivals(seed: int) -> tuple[Arrival, ...]:
-    return tuple(poisson(120, 0.5, prompt_lens=(4, 40), output_lens=(1, 90), seed=seed))
-
-
 def mean_latency(seed: int, policy: str | Policy) -> float:
     """Return the mean number of steps from arrival to last token, in a drawn workload."""
     cluster = Cluster(replace(SETTING, scheduling_policy=policy), StepCost())
-    cluster.run(list(_arrivals(seed)))
+    cluster.run(list(poisson(120, 0.5, prompt_lens=(4, 40), output_lens=(1, 90), seed=seed)))
     return request_times(cluster.requests)["e2e_latency"]["mean"]
-
-
-def _request(prompt_len: int, max_tokens: int, made: int = 0) -> Sequence:
-    """Make a request. made: output tokens that it has already, as a preempted request does."""
-    seq = Sequence([1] * prompt_len, SamplingParams(max_tokens=max_tokens, ignore_eos=True))
-    for _ in range(made):
-        seq.append(1)
-    return seq
-
-
-def require_keys(policy: Policy) -> None:
-    """Raise Wrong for keys that a queue cannot be sorted by, also those of preempted sequences."""
-    new = [_request(3, 40), _request(30, 5), _request(9, 9)]
-    preempted = [_request(3, 40, made=7), _request(9, 9, made=8)]
-    for seqs, whose in ((new, ""), ([*new, *preempted], " (a preempted sequence is queued again, with its output)")):
-        _require_sortable(policy, seqs, whose)
-
-
-def _require_sortable(policy: Policy, seqs: list[Sequence], whose: str) -> None:
-    keys = [policy.key(seq) for seq in seqs]
-    if any(key is None for key in keys):
-        raise Wrong(f"key(seq) returns None, expected what the queue is sorted by{whose}")
-    try:
-        sorted(keys)
-    except TypeError as error:
-        raise Wrong(f"keys must be comparable with each other: {error}{whose}") from error
-    for seq, before in zip(seqs, keys, strict=True):
-        if (after := policy.key(seq)) != before:
-            raise Wrong(
-                f"key(seq) returned {before!r}, and {after!r} for the same sequence later: the queue is sorted only "
-                "once"
-            )
 
 
 def require_rounds(policy: Policy) -> None:
@@ -79,7 +42,7 @@ def require_rounds(policy: Policy) -> None:
     for priorities_and_rounds in ([(0, 0), (0, 0), (0, 1), (0, 1)], [(0, 0), (1, 0), (1, 0)], [(-1, 3), (0, 0)]):
         for outputs in ((60, 40, 20, 3), (3, 20, 40, 60)):
             requests = zip(priorities_and_rounds, PROMPT_LENS, outputs, strict=False)
-            waiting = _queue(policy, [(*first, _request(prompt_len, n)) for first, prompt_len, n in requests])
+            waiting = _queue(policy, [(*first, request(prompt_len, n)) for first, prompt_len, n in requests])
             for room in ROOMS:
                 _require_first_round(policy, waiting, room)
 
@@ -150,7 +113,7 @@ def require_check(policy: Policy) -> None:
 
 def _reads_lengths(policy: Policy) -> str:
     """Name the method whose answer changes with the lengths of outputs alone; empty if none does."""
-    if any(policy.key(_request(5, n)) != policy.key(_request(5, 3)) for n in range(4, 400)):
+    if any(policy.key(request(5, n)) != policy.key(request(5, 3)) for n in range(4, 400)):
         return "key"
     rng = Random(0)
     for _ in range(50):
@@ -158,7 +121,7 @@ def _reads_lengths(policy: Policy) -> str:
         prompts = [rng.randint(4, 40) for _ in outputs]
         picked = []
         for some in (outputs, outputs[::-1]):
-            waiting = _queue(policy, [(0, 0, _request(p, n)) for p, n in zip(prompts, some, strict=True)])
+            waiting = _queue(policy, [(0, 0, request(p, n)) for p, n in zip(prompts, some, strict=True)])
             picked.append(waiting[policy.pick(waiting, ROOM)][3])
         if picked[0] != picked[1]:
             return "pick"
@@ -171,8 +134,8 @@ def _told(params: dict[str, Any]) -> str:
 
 def why_too_long(policy: Policy) -> str:
     """Return the end of a sentence that gives the reason; empty if it is not known."""
-    few, many = policy.key(_request(5, 3)), policy.key(_request(5, 60))
-    short, long = policy.key(_request(3, 9)), policy.key(_request(30, 9))
+    few, many = policy.key(request(5, 3)), policy.key(request(5, 60))
+    short, long = policy.key(request(3, 9)), policy.key(request(30, 9))
     if few > many:
         return ": the longest outputs go first, and all others wait for them"
     if few == many:

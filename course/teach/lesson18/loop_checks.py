@@ -10,17 +10,21 @@ from typing import Any
 import numpy as np
 import torch
 from numba import njit
+from numba.core.compiler import Compiler, CompilerBase, DefaultPassBuilder
+from numba.core.compiler_machinery import FunctionPass, PassManager, register_pass
 from numba.core.errors import NumbaError
+from numba.core.typed_passes import ParforPass
 from torch import Tensor
 
-from ..exercises.drawn import Case
+from roseinfer.kernels.paged_numba import SUMS
+
 from ..exercises.explain import explain_tensor
 from ..exercises.wrong import Wrong
-from .own_kernel import compiled_loop
 from .races import races_of
 from .watched import watch
 
 LEFT = 100.0  # what `out` holds before, as memory that was used holds anything
+MANY = 64  # rows: with fewer, a task for a block of rows may have nearly all
 Arrays = dict[str, Any]
 Make = Callable[..., Arrays]  # (*case) -> arguments by name, `out` among them
 
@@ -35,7 +39,7 @@ def run_loops(
     """Make a call for a Comparison: it runs an answer as plain Python, the tasks of each loop in a drawn order.
 
     The call raises Wrong for a race, for work that threads do not share, and for a changed argument other than those
-    named. shared: the argument whose rows are the work: tasks alone read it, and more than one where it has more rows.
+    named. shared: the argument whose rows are the work: tasks alone read it, and where it has many rows, no task most.
     most_reads: how often a case may read elements of the weight; None for no limit.
     """
 
@@ -54,10 +58,10 @@ def run_loops(
         in_tasks = {array for array, _, _ in log.writes}
         if not log.tasks or "out" in log.written_outside - in_tasks:
             raise Wrong("no threads share this work: loop with prange where out is written")
-        if None in log.readers[shared]:
+        if shared in log.read_outside:
             raise Wrong(f"{shared} is read outside of the parallel loop, where one thread works alone")
-        if min(arrays[shared].shape) > 1 and len(log.readers[shared]) == 1:
-            raise Wrong(f"one task reads all of {shared}, and the other threads wait: share its rows out with prange")
+        if len(arrays[shared]) >= MANY and 2 * log.most_read_by_a_task(shared) > arrays[shared].size:
+            raise Wrong(f"one task reads most of {shared}, and the other threads wait: share its rows out with prange")
         if most_reads and (reads := log.num_reads["weight"]) > (most := most_reads(*case)):
             raise Wrong(f"the weight's elements are read {reads:,} times, allowed: {most:,}")
         return torch.from_numpy(np.array(arrays["out"]))
@@ -65,22 +69,53 @@ def run_loops(
     return call
 
 
-def require_compiled(answer: Any, make: Make, right: Callable[..., Tensor], cases: list[Case]) -> None:
-    """Run these cases with the function compiled, and raise Wrong for what Numba refuses or only threads get wrong."""
-    loop = compiled_loop(answer)
-    for case in cases:
-        arrays = make(*case)
-        try:
-            loop(*arrays.values())
-        except (NumbaError, ImportError) as error:  # np.dot wants SciPy
-            raise Wrong(f"right as plain Python, but Numba cannot compile it: {first_lines(error)}") from error
-        if message := explain_values(arrays["out"], right(*case)):
-            raise Wrong(f"right as plain Python, wrong when it is compiled: {message}")
+class _Accepted(Exception):
+    """Raised in place of making machine code."""
+
+
+@register_pass(mutates_CFG=False, analysis_only=True)
+class _Accept(FunctionPass):
+    _name = "accept"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def run_pass(self, state: Any) -> bool:
+        raise _Accepted
+
+
+class UpToMachineCode(CompilerBase):
+    """Numba's compiler until types are known and loops are parallel. For whole arrays, machine code takes seconds."""
+
+    def define_pipelines(self) -> list[PassManager]:
+        passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        passes.add_pass_after(_Accept, ParforPass)
+        passes.finalize()
+        return [passes]
+
+
+def require_compiled(
+    answer: Any, make: Make, right: Callable[..., Tensor], *case: Any, compiler: type[CompilerBase] = Compiler
+) -> None:
+    """Run a case with the function compiled, and raise Wrong for what Numba refuses or only threads get wrong."""
+    arrays = make(*case)
+    try:
+        njit(parallel=True, fastmath=SUMS, pipeline_class=compiler)(python_of(answer))(*arrays.values())
+    except _Accepted:
+        return
+    except (NumbaError, ImportError) as error:  # np.dot wants SciPy
+        raise Wrong(f"right as plain Python, but Numba cannot compile it: {first_lines(error)}") from error
+    if message := explain_values(arrays["out"], right(*case)):
+        raise Wrong(f"right as plain Python, wrong when it is compiled: {message}")
+
+
+def python_of(answer: Any) -> Any:
+    return getattr(answer, "py_func", answer)
 
 
 def num_allocations(answer: Any, arrays: Mapping[str, Any]) -> int:
     """Count the places in the machine code of a function where it asks for memory for a new array."""
-    compiled = njit(getattr(answer, "py_func", answer))
+    compiled = njit(python_of(answer))
     compiled(*arrays.values())
     return sum(len(re.findall(r"call [^\n]*@NRT_MemInfo_alloc\w*\(", ir)) for ir in compiled.inspect_llvm().values())
 

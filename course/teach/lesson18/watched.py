@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -24,8 +24,7 @@ class Log:
 
     order: draws the order of tasks, None for their own. tasks: how many each loop has. task: the one that runs, None
     outside of all loops. reads, writes: by array, loop and element, the tasks that did so. num_reads: of elements, by
-    array, also outside of loops. readers: by array, the loops and tasks that read it; None: outside of loops.
-    written_outside: arrays.
+    array, also outside of loops. read_outside, written_outside: arrays that were read or written outside of loops.
     """
 
     order: random.Random | None
@@ -34,7 +33,7 @@ class Log:
     reads: dict[tuple[str, int, int], set[int]] = field(default_factory=lambda: defaultdict(set))
     writes: dict[tuple[str, int, int], set[int]] = field(default_factory=lambda: defaultdict(set))
     num_reads: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    readers: dict[str, set[tuple[int, int] | None]] = field(default_factory=lambda: defaultdict(set))
+    read_outside: set[str] = field(default_factory=set)
     written_outside: set[str] = field(default_factory=set)
 
     def loop(self, *bounds: int) -> Iterator[int]:
@@ -54,7 +53,8 @@ class Log:
 
     def read(self, name: str, elements: np.ndarray) -> None:
         self.num_reads[name] += elements.size
-        self.readers[name].add(None if self.task is None else (len(self.tasks), self.task))
+        if self.task is None:
+            self.read_outside.add(name)
         self._note(self.reads, name, elements)
 
     def write(self, name: str, elements: np.ndarray) -> None:
@@ -66,6 +66,13 @@ class Log:
         if self.task is not None:
             for element in elements.ravel().tolist():
                 where[name, len(self.tasks) - 1, element].add(self.task)
+
+    def most_read_by_a_task(self, name: str) -> int:
+        """Count the elements of an array that the task with the most of them reads."""
+        by_task = Counter(
+            (loop, task) for (array, loop, _), tasks in self.reads.items() for task in tasks if array == name
+        )
+        return max(by_task.values(), default=0)
 
 
 class Watched(NDArrayOperatorsMixin):
@@ -189,7 +196,15 @@ def watch(function: Callable[..., Any], arrays: dict[str, Any], order: random.Ra
     plain = getattr(function, "py_func", function)
     assert isinstance(plain, FunctionType), "a function of Python's"
     handed = {n: Watched(log, n, a) if isinstance(a, np.ndarray) and a.ndim else a for n, a in arrays.items()}
-    swapped = plain.__globals__ | {name: _Shared(log) for name, value in plain.__globals__.items() if value is np}
-    closed = FunctionType(plain.__code__, swapped, plain.__name__, plain.__defaults__, plain.__closure__)
+    names = dict(plain.__globals__)
+    for name, value in plain.__globals__.items():
+        if value is np:
+            names[name] = _Shared(log)
+        elif getattr(getattr(value, "py_func", None), "__globals__", None) is plain.__globals__:
+            names[name] = _with_names(value.py_func, names)  # a compiled helper from another cell
     with patch.object(numba.prange, "__new__", lambda _, *bounds: log.loop(*bounds)):
-        return closed(*handed.values()), log
+        return _with_names(plain, names)(*handed.values()), log
+
+
+def _with_names(function: FunctionType, names: dict[str, Any]) -> FunctionType:
+    return FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)

@@ -172,9 +172,13 @@ def _run(answer: Callable[..., Any], case: Drafted, times: int) -> list[tuple[in
     """Collect the tokens of each run, all with one generator."""
     draft, *rows = case
     q, p = _read_only(*rows)
-    rng = np.random.default_rng(0)
+    handed, rng, found = list(draft), np.random.default_rng(0), []
     with np.errstate(all="ignore"):  # a right answer may compute 0 / 0 for a token that it never draws
-        return [emitted(answer(list(draft), q, p, rng)) for _ in range(times)]
+        for _ in range(times):
+            found.append(emitted(answer(handed, q, p, rng)))
+            if handed != draft or plain([q, p]) != rows:
+                raise Wrong("you have changed what you were called with, which is the caller's: make a copy")
+    return found
 
 
 def _read_only(draft_probs: list[Row], model_probs: list[Row]) -> tuple[np.ndarray, np.ndarray]:

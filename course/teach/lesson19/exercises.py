@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from fractions import Fraction
 from functools import partial
 from itertools import count
 from random import Random
 from typing import Any
 
-from ..exercises.drawn import Call, Comparison, Expected, draw, inputs
+from ..exercises.drawn import Comparison, Expected, draw, inputs
 from ..exercises.exercise import exercise, register
-from ..exercises.wrong import Wrong
 from .distribution_checks import DISTRIBUTIONS, require_own_rng
-
-
-def unchanged(*names: str) -> Call:
-    """Make a call of an answer that raises Wrong if it changes the arguments it was given. names: of the arguments."""
-
-    def call(answer: Callable[..., Any], *case: Any) -> Any:
-        before = deepcopy(case)
-        got = answer(*case)
-        for name, old, new in zip(names, before, case, strict=False):
-            if old != new:
-                raise Wrong(f"{name} was handed in, and you have changed it: now it is {new}")
-        return got
-
-    return call
-
 
 # 19.1
 
@@ -117,6 +100,7 @@ TEXTS = [
     ([1, 2, 3], 0),
     ([6, 1, 6], 2, 1, 1),
     ([6, 1, 6], 2),
+    *(([1, 2, other, 7, 8, 9, 1, 2], 1) for other in (3, 4)),  # alike but for what follows the match
     ([1, 2, 257, 258], 2),  # equal only in their last byte
     ([8, 9, 5, *range(100, 1100), 8, 9], 1),  # the match is far back
     # Equal only where tokens are digits of one number: 1 * base + (base + 1) is 2 * base + 1.
@@ -127,7 +111,6 @@ LOOKUPS = Comparison(
     TEXTS,
     Expected(ngram_draft, {why: partial(ngram_draft, **change) for why, change in LOOKUP_CHANGES.items()}),
     lambda *case: ", ".join(f"{name}={value}" for name, value in zip(LOOKUP, case, strict=False)),
-    call=unchanged(*LOOKUP),
 )
 register("19.1", LOOKUPS)
 
@@ -177,13 +160,13 @@ ROWS = [
     ([3, 4], [3, 5, 4]),
     ([3, 4, 5], [3, 9, 5, 6]),
     ([3, 3, 3], [3, 3, 4, 3]),
-    ([44], [300, 5]),  # equal only in their last byte
+    *(([44], [44 + 2**bits, 5]) for bits in (8, 16)),  # equal only in their last bytes
+    ([0, 3], [0, 4, 5]),
+    *(([3] * 40, [*[3] * 39, last, 5]) for last in (3, 4)),
     ([int("300")], [int("300"), 5]),  # equal, and not one object
     *draw(_draw_rows),
 ]
-register(
-    "19.2", Comparison(ROWS, Expected(accept, ACCEPT_MISTAKES), inputs("draft", "chosen"), unchanged("draft", "chosen"))
-)
+register("19.2", Comparison(ROWS, Expected(accept, ACCEPT_MISTAKES), inputs("draft", "chosen")))
 
 # 19.3
 
@@ -261,6 +244,7 @@ TIMES: list[tuple[Times, float]] = [
     ([1.0, 1.25, 2.0, 2.0, 2.0, 2.0, 2.0], 0.9),
     ([1.0, 1.1, 1.2, 1.3, 1.4], 0.05),
     ([1.0, 1.1, 1.2, 1.3, 1.4], 0.8),
+    ([64.0 + k for k in range(64)], 0.98),
     *draw(_draw_times),
 ]
 TIMES_MISTAKES: dict[str, Callable[[Times, float], Any]] = {
@@ -288,10 +272,5 @@ TIMES_MISTAKES: dict[str, Callable[[Times, float], Any]] = {
 }
 register(
     "19.4",
-    Comparison(
-        TIMES,
-        Expected(best_num_tokens, TIMES_MISTAKES),
-        inputs("seconds", "acceptance"),
-        unchanged("seconds", "acceptance"),
-    ),
+    Comparison(TIMES, Expected(best_num_tokens, TIMES_MISTAKES), inputs("seconds", "acceptance")),
 )

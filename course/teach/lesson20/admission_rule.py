@@ -72,7 +72,7 @@ def _draw_state(rng: Random) -> tuple[int, int, Seconds, float]:
     latest = rng.choice((64, 64, 2, 0))  # quarters of a second: answers may end at the same time
     ends = sorted(rng.randint(0, latest) / 4 for _ in range(rng.choice((0, 1, 2, 3, 5, 9))))
     ends = [100.0 + end for end in ends]
-    queued, free = rng.randint(0, 9), rng.choice((0, 0, 0, 1, 3, 9))
+    queued, free = rng.randint(0, rng.choice((9, 9, 500))), rng.choice((0, 0, 0, 1, 3, 9))
     wait = (queued + 1 - free) * mean_gap(ends) if len(ends) > 1 else 1.0
     near = round(4 * wait * rng.choice((0.5, 0.8, 1.0, 1.0, 1.2, 2.0))) / 4  # where mistakes decide otherwise
     return queued, free, ends, max(0.25, near)
@@ -90,6 +90,7 @@ STATES: list[tuple[int, int, Seconds, float]] = [
     (2, 0, [1.0, 4.0, 5.0], 3.0),
     (2, 0, [1.0, 1.0], 1.0),
     (3, 0, [1.0, 1.0, 3.0], 3.5),
+    (0, 0, [1.0, *map(float, range(41, 81))], 1.5),  # all gaps count, not the latest ones
     *draw(_draw_state, 120),
 ]
 ADMISSIONS = Comparison(

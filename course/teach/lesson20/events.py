@@ -165,4 +165,9 @@ STREAMS: list[tuple[Chunks]] = [
     ([b"data: a\ndata: [DONE]\n\ndata: b\n\n"],),
     ([b"data: one\rline\n\n"],),
     ([b"data:\ta\n\n"],),
+    ([b"data: a\r\r\n\n"],),
+    *(([b"data: a\n" + line + b"\n\n"],) for line in (b" data: b", b"data : b", b"DATA: b", b"data")),
+    *(([b"data:" + text + b"\n\ndata: a\n\n"],) for text in (b"  [DONE]", b"[DONE] ", b"[done]", b"\xef\xbb\xbfb")),
+    ([b"data: a\n\n\r\ndata: b\r\n\n"],),
+    ([b"data: " + b"long " * 400, b"text\n", b"\n"],),
 ]

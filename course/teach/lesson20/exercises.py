@@ -18,10 +18,12 @@ def texts_by_chunk(answer: Any, chunks: Chunks) -> Texts:
     another = answer()
     another.feed(ANOTHER_STREAM)
     reader = answer()
-    found = [reader.feed(chunk) for chunk in chunks]
-    if any(texts is None for texts in found):
-        raise Wrong("feed returned None: return the list of texts, which may be empty")
-    return [list(texts) for texts in found]
+    found = []
+    for chunk in chunks:
+        if (texts := reader.feed(chunk)) is None:
+            raise Wrong("feed returned None: return the list of texts, which may be empty")
+        found.append(list(texts))
+    return found
 
 
 EVENTS = Comparison(

@@ -17,15 +17,32 @@ Send = Callable[[int], Awaitable[None]]
 OpenLoop = Callable[..., Any]
 
 
-async def open_loop(arrivals: Seconds, send: Send, now: Callable[[], float]) -> Seconds:
-    start = now()
+def by_tasks(waits: bool = True, from_due: bool = True, in_order: bool = True) -> OpenLoop:
+    """Make an open loop with a task for each request; the defaults are right.
 
-    async def one(number: int) -> float:
-        await asyncio.sleep(start + arrivals[number] - now())
-        await send(number)
-        return now() - start - arrivals[number]
+    waits: for the time of a request. from_due: latencies count from that time, not from the sending. in_order: of the
+    requests, not of their ends.
+    """
 
-    return await asyncio.gather(*map(one, range(len(arrivals))))
+    async def loop(arrivals: Seconds, send: Send, now: Callable[[], float]) -> Seconds:
+        start, latencies = now(), []
+
+        async def one(number: int) -> float:
+            if waits:
+                await asyncio.sleep(start + arrivals[number] - now())
+            begin = start + arrivals[number] if from_due else now()
+            await send(number)
+            latencies.append(now() - begin)
+            return latencies[-1]
+
+        found = await asyncio.gather(*map(one, range(len(arrivals))))
+        return found if in_order else latencies
+
+    return loop
+
+
+open_loop = by_tasks()
+from_the_sending, all_at_once, as_they_end = by_tasks(from_due=False), by_tasks(waits=False), by_tasks(in_order=False)
 
 
 async def one_by_one(arrivals: Seconds, send: Send, now: Callable[[], float]) -> Seconds:
@@ -35,18 +52,6 @@ async def one_by_one(arrivals: Seconds, send: Send, now: Callable[[], float]) ->
         await send(number)
         latencies.append(now() - start - arrival)
     return latencies
-
-
-async def from_the_sending(arrivals: Seconds, send: Send, now: Callable[[], float]) -> Seconds:
-    start = now()
-
-    async def one(number: int) -> float:
-        await asyncio.sleep(start + arrivals[number] - now())
-        sent = now()
-        await send(number)
-        return now() - sent
-
-    return await asyncio.gather(*map(one, range(len(arrivals))))
 
 
 async def by_gaps(arrivals: Seconds, send: Send, now: Callable[[], float]) -> Seconds:
@@ -62,28 +67,6 @@ async def by_gaps(arrivals: Seconds, send: Send, now: Callable[[], float]) -> Se
         await asyncio.sleep(0)
         before = arrival
     return list(await asyncio.gather(*tasks))
-
-
-async def all_at_once(arrivals: Seconds, send: Send, now: Callable[[], float]) -> Seconds:
-    start = now()
-
-    async def one(number: int) -> float:
-        await send(number)
-        return now() - start - arrivals[number]
-
-    return await asyncio.gather(*map(one, range(len(arrivals))))
-
-
-async def as_they_end(arrivals: Seconds, send: Send, now: Callable[[], float]) -> Seconds:
-    start, latencies = now(), []
-
-    async def one(number: int) -> None:
-        await asyncio.sleep(start + arrivals[number] - now())
-        await send(number)
-        latencies.append(now() - start - arrivals[number])
-
-    await asyncio.gather(*map(one, range(len(arrivals))))
-    return latencies
 
 
 def sends_and_latencies(answer: OpenLoop, arrivals: Seconds, works: Seconds, answers: Seconds) -> dict[str, Any]:
@@ -136,6 +119,7 @@ LOADS = [
     ([0.0, 1.0], [2.0, 0.0], [4.0, 4.0]),
     ([0.0, 1.0, 2.0], [0.0, 0.0, 0.0], [9.0, 1.5, 1.25]),
     ([0.5, 0.5], [0.0, 0.0], [2.0, 1.0]),
+    ([number / 16 for number in range(300)], [0.0] * 300, [64.0] * 300),  # more at a time than clients have connections
     *draw(_draw_load, 60),
 ]
 RIGHT = {name: part(name, open_loop) for name in ("sent", "latencies")}

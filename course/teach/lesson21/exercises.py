@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..exercises.drawn import Comparison, Expected, draw, inputs
 from ..exercises.exercise import register
+from ..exercises.solutions import solution
 from ..exercises.wrong import Wrong
 
 Rows = list[list[float]]
@@ -82,7 +83,9 @@ def _draw_mlp(rng: Random) -> tuple[Any, ...]:
     size = rng.choice((1, 2, 2, 3, 4))
     n, k, h, m = rng.randint(1, 3), rng.randint(1, 3), size * rng.randint(1, 2), rng.randint(1, 3)
     [b1], [b2] = _matrix(rng, 1, h), _matrix(rng, 1, m)
-    return _matrix(rng, n, k), _matrix(rng, k, h), b1, _matrix(rng, h, m), b2, rng.randrange(size), size
+    large = rng.choice((1, 1, 64))
+    x = [[value * large for value in row] for row in _matrix(rng, n, k)]
+    return x, _matrix(rng, k, h), b1, _matrix(rng, h, m), b2, rng.randrange(size), size
 
 
 register(
@@ -103,14 +106,7 @@ register(
 # 21.2
 
 
-def qkv_rows(num_heads: int, num_kv_heads: int, head_dim: int, rank: int, size: int) -> list[int]:
-    rows: list[int] = []
-    start = 0
-    for heads in (num_heads, num_kv_heads, num_kv_heads):
-        share = heads // size * head_dim
-        rows += range(start + rank * share, start + (rank + 1) * share)
-        start += heads * head_dim
-    return rows
+qkv_rows = solution("21.2")
 
 
 def in_halves(num_heads: int, num_kv_heads: int, head_dim: int, rank: int, size: int) -> list[int]:
@@ -150,10 +146,19 @@ def _draw_heads(rng: Random) -> tuple[int, ...]:
     return kv_heads * rng.randint(1, 3), kv_heads, rng.randint(1, 4), rng.randrange(size), size
 
 
+HEADS = [(2, 2, 1, 0, 2), (2, 2, 1, 1, 2), (4, 2, 1, 1, 2), (2, 2, 2, 0, 1), (16, 8, 128, 7, 8), *draw(_draw_heads, 80)]
+
 register(
     "21.2",
     Comparison(
-        [(2, 2, 1, 0, 2), (2, 2, 1, 1, 2), (4, 2, 1, 1, 2), (2, 2, 2, 0, 1), *draw(_draw_heads, 80)],
+        [
+            (2, 2, 1, 0, 2),
+            (2, 2, 1, 1, 2),
+            (4, 2, 1, 1, 2),
+            (2, 2, 2, 0, 1),
+            (16, 8, 128, 7, 8),
+            *draw(_draw_heads, 80),
+        ],
         Expected(qkv_rows, QKV_MISTAKES),
         inputs("num_heads", "num_kv_heads", "head_dim", "rank", "size"),
     ),
@@ -162,9 +167,7 @@ register(
 # 21.3
 
 
-def ring_chunks(rank: int, size: int) -> list[int]:
-    return [(rank - step) % size for step in range(2 * (size - 1))]
-
+ring_chunks = solution("21.3")
 
 RING_MISTAKES: dict[str, Callable[..., Any]] = {
     "the finished chunks have to go round, too: the second half is missing": lambda r, n: ring_chunks(r, n)[: n - 1],
@@ -177,7 +180,7 @@ RING_MISTAKES: dict[str, Callable[..., Any]] = {
         2 * [(r - s) % n for s in range(n - 1)]
     ),
 }
-RINGS = [(rank, size) for size in range(1, 12) for rank in range(size)]
+RINGS = [*((rank, size) for size in range(1, 12) for rank in range(size)), (5, 64), (63, 64)]
 register("21.3", Comparison(RINGS, Expected(ring_chunks, RING_MISTAKES), inputs("rank", "size")))
 
 # 21.4
@@ -187,30 +190,33 @@ def run_layer(
     answer: Callable[..., Any], x: Rows, weight: Rows, bias: list[float] | None, other: Rows
 ) -> dict[str, Any]:
     """Run x through a layer, beside a rank that gives `other` to the sum."""
-    sums = []
+    sums, given = [], {"x": x, "weight": weight, "bias": bias}
 
     def all_reduce(y: Tensor) -> Tensor:
         sums.append(y.tolist())
         return y.add_(torch.tensor(other, dtype=torch.float32))
 
-    neighbour = answer(torch.full((len(weight), len(x[0])), 7.0), None, lambda y: y)
-    neighbour(torch.ones(len(x), len(x[0])))  # a model has a layer of the same shape beside this one
-    held = [torch.tensor(m, dtype=torch.float32) for m in (x, weight)]
-    bias_held = None if bias is None else torch.tensor(bias, dtype=torch.float32)
-    layer = answer(held[1].clone(), bias_held, all_reduce)
-    got = layer(held[0].clone())
+    def neighbour() -> None:  # a model has layers of the same shape before and after this one
+        answer(torch.full((len(weight), len(x[0])), 7.0), None, lambda y: y)(torch.ones(len(x), len(x[0])))
+
+    neighbour()
+    held = {name: torch.tensor(m, dtype=torch.float32) for name, m in given.items() if m is not None}
+    layer = answer(held["weight"], held.get("bias"), all_reduce)
+    neighbour()
+    got = layer(held["x"])
     if not isinstance(got, Tensor):
         raise Wrong(f"forward must return a tensor, got {type(got).__name__}")
-    if bias_held is not None and bias_held.tolist() != bias:
-        raise Wrong("the bias was handed in, and forward has changed it: the second call would add another one")
+    for name, tensor in held.items():
+        if tensor.tolist() != given[name]:
+            raise Wrong(f"{name} was handed in, and you have changed it, which is the caller's: make a copy")
     if not sums:
         raise Wrong("all_reduce was not called: the other rank's part is missing")
     result = {"what all_reduce gets": sums[0], "forward(x)": got.tolist(), "calls of all_reduce": len(sums)}
-    if layer(held[0].clone()).tolist() != result["forward(x)"]:
+    if layer(held["x"].clone()).tolist() != result["forward(x)"]:
         raise Wrong("a second call of forward gives another result: a call must not change the layer")
     mirrored = [[-value for value in row] for row in x]
     is_right = result["forward(x)"] == layer_result(x, weight, bias, other)
-    if is_right and layer(-held[0]).tolist() != layer_result(mirrored, weight, bias, other):
+    if is_right and layer(-held["x"]).tolist() != layer_result(mirrored, weight, bias, other):
         raise Wrong("a call with another x of the same shape gives a wrong result: keep nothing of an earlier call")
     return result
 

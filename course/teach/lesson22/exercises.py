@@ -9,15 +9,16 @@ from random import Random
 from statistics import mean, median, median_low
 from typing import Any
 
-from course.contest import Contest, Policy, Refused, Workload, first_entry
+from course.contest import Policy, Workload, first_entry
 from course.contest.workload import Length
-from roseinfer.sequence import SamplingParams, Sequence
 
 from ..exercises.drawn import Comparison, Expected, draw, inputs, values_of
 from ..exercises.exercise import exercise, register
+from ..exercises.policy_keys import request, require_keys
 from ..exercises.wrong import Wrong
-from .contest_cell import LIMITS, as_file
+from .contest_cell import as_file
 from .step_counts import BrokenRule, count_steps
+from .trial_run import mistake_of
 
 # 22.1
 
@@ -79,11 +80,14 @@ VERDICT_MISTAKES: dict[str, Callable[[Times, Times], str]] = {
 
 
 def _draw_times(rng: Random) -> tuple[Times, Times]:
-    number, shift = rng.randint(1, 7), rng.choice((-8, -4, -1, 0, 1, 4, 8))
+    number, shift, unit = rng.choice((*range(1, 8), 12)), rng.choice((-8, -4, -1, 0, 1, 4, 8)), rng.choice(UNITS)
     return (
-        [rng.randint(8, 16) / 8 + 1 for _ in range(number)],
-        [max(1, rng.randint(8, 16) + shift) / 8 + 1 for _ in range(number)],
+        [(rng.randint(8, 16) + 8) * unit for _ in range(number)],
+        [(max(1, rng.randint(8, 16) + shift) + 8) * unit for _ in range(number)],
     )
+
+
+UNITS = (1 / 8, 1 / 8, 1 / 2)  # of the times, in seconds: with the last one, some runs take 10 s and more
 
 
 TIMES: list[tuple[Times, Times]] = [
@@ -151,7 +155,7 @@ JUDGE_MISTAKES: dict[str, Callable[[Requests, list[Tokens]], Any]] = {
     "right tokens in another order are wrong": _wrong_by(
         lambda prompt, n, own: sorted(own) != sorted(continued(prompt, n))
     ),
-    "all tokens count, not the first one alone": _wrong_by(
+    "all tokens of an answer count, not the first ones alone": _wrong_by(
         lambda prompt, n, own: len(own) != n or own[:1] != continued(prompt, n)[:1]
     ),
     "all tokens count, not the last one alone": _wrong_by(
@@ -208,6 +212,7 @@ JUDGED: list[tuple[Requests, list[Tokens]]] = [
     ([([1], 2)], [[]]),
     ([([1], 3), ([2], 3)], [continued([2], 3), continued([1], 3)]),
     ([([1], 2), ([1], 2)], [continued([1], 2), continued([1], 2)]),
+    ([([1], 20), ([2], 20)], [[*continued([1], 19), 9], continued([2], 20)]),  # wrong at the end of a long answer
     *draw(_draw_answers, 80),
 ]
 register(
@@ -230,6 +235,7 @@ DRAWN = (1, 2, 5, 8)  # runs on which the order of arrival is no good one by cha
 def fewer_steps(answer: type[Policy]) -> None:
     if not (isinstance(answer, type) and issubclass(answer, Policy)):
         raise Wrong(f"expected a subclass of Policy, got {answer!r}")
+    require_keys(answer())
     for seed in DRAWN:
         first_come, found = count_steps("fcfs", seed), _steps_with(answer, seed)
         if found > (1 - GAIN) * first_come:
@@ -249,14 +255,11 @@ def _steps_with(answer: type[Policy], seed: int) -> int:
 def _why_not_fewer(policy: type[Policy]) -> str:
     key = policy().key
 
-    def of(prompt_len: int, num_tokens: int) -> Any:
-        return key(Sequence([1] * prompt_len, SamplingParams(max_tokens=num_tokens, ignore_eos=True)))
-
-    if of(5, 3) < of(5, 60):
+    if key(request(5, 3)) < key(request(5, 60)):
         return ": the longest outputs begin last, and run on alone at the end"
-    if of(5, 3) == of(5, 60):
+    if key(request(5, 3)) == key(request(5, 60)):
         return ": key does not tell long outputs from short ones"
-    if of(5, 30) > of(100, 10):
+    if key(request(5, 30)) > key(request(100, 10)):
         return ": max_len counts the prompt, too, and a long prompt is no long output"
     return ""
 
@@ -277,9 +280,9 @@ def own_entry(answer: str) -> None:
         raise Wrong(f"expected the name of a file or its text, got {answer!r:.100}")
     try:
         file = as_file(answer)
-        if same_code(file.source, Path(first_entry.__file__).read_text(encoding="utf-8")):
-            raise Wrong("it is the entry that `roseinfer contest new` writes: change one thing")
-        with Contest(TRIAL, 1, LIMITS) as contest:
-            contest.score(file)
-    except (Refused, ValueError) as error:
+    except ValueError as error:
         raise Wrong(str(error)) from None
+    if same_code(file.source, Path(first_entry.__file__).read_text(encoding="utf-8")):
+        raise Wrong("it is the entry that `roseinfer contest new` writes: change one thing")
+    if mistake := mistake_of(file, TRIAL):
+        raise Wrong(mistake)

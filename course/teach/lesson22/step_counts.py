@@ -23,14 +23,15 @@ MAX_MODEL_LEN = 512  # of the bundled model
 def count_steps(policy: str | Policy, seed: int, workload: str = "mixed") -> int:
     """Count the steps until the last request of that run has ended, with the engine's scheduler and no model.
 
-    policy: as EngineConfig takes it. Raises ValueError for an unknown workload, and BrokenRule for a policy that does
-    more than to order requests.
+    policy: as EngineConfig takes it. Raises ValueError for an unknown workload, the policy's own for a request that it
+    refuses, and BrokenRule for a policy that does more than to order requests.
     """
     config = EngineConfig(**{**BASELINE, **ROOM, "scheduling_policy": policy})
     scheduler = Scheduler.of(config, MAX_MODEL_LEN, (), b"")
     requests = workload_of(workload).draw(seed)
     seqs = [asked(one.prompt, one.max_tokens) for one in requests]
     for number, seq in enumerate(seqs):
+        scheduler.policy.check(seq.params)
         scheduler.add(seq)
         if seq.finish_reason or (seq.token_ids, seq.params.max_tokens) != requests[number][:2]:
             raise BrokenRule(f"key changed request {number}: a policy only reads a sequence")

@@ -71,19 +71,18 @@ def scaled_at_the_end(out, x, norm, eps, weight, bias):
         out[m] = total * scale + bias[m]
 
 
-def nothing_shared(out, x, norm, eps, weight, bias):
-    mean, scale = x.mean(), 1 / np.sqrt(x.var() + eps)
-    for m in range(len(weight)):
+def always_the_same_eps(out, x, norm, eps, weight, bias):
+    mean, scale = x.mean(), 1 / np.sqrt(x.var() + np.float32(0.1))
+    for m in prange(len(weight)):
         total = np.float32(0)
         for k in range(len(x)):
             total += weight[m, k] * ((x[k] - mean) * scale * norm[0, k] + norm[1, k])
         out[m] = total + bias[m]
 
 
-def one_less(out, x, norm, eps, weight, bias):
-    mean = x.mean()
-    scale = 1 / np.sqrt(x.var() * len(x) / (len(x) - 1) + eps)
-    for m in prange(len(weight)):
+def nothing_shared(out, x, norm, eps, weight, bias):
+    mean, scale = x.mean(), 1 / np.sqrt(x.var() + eps)
+    for m in range(len(weight)):
         total = np.float32(0)
         for k in range(len(x)):
             total += weight[m, k] * ((x[k] - mean) * scale * norm[0, k] + norm[1, k])
@@ -99,8 +98,8 @@ test_wrong_norms = wrong_answers(
         "an RMS norm": (rms, "values differ"),
         "the mean is not squared": (squares_less_mean, "values differ, first at"),
         "scaled at the end": (scaled_at_the_end, "values differ"),
+        "eps of one call": (always_the_same_eps, "values differ"),
         "without threads": (nothing_shared, "loop with prange"),
-        "one value less": (one_less, "divide by the number of values"),
     },
 )
 
@@ -120,15 +119,6 @@ def in_one_pass(out, x, norm, eps, weight, bias):
         out[m] = result + bias[m]
 
 
-def in_every_task(out, x, norm, eps, weight, bias):
-    for m in prange(len(weight)):
-        mean, scale = x.mean(), 1 / np.sqrt(x.var() + eps)
-        total = bias[m]
-        for k in range(len(x)):
-            total += weight[m, k] * ((x[k] - mean) * scale * norm[0, k] + norm[1, k])
-        out[m] = total
-
-
 def taken_apart(out, x, norm, eps, weight, bias):
     """What does not depend on x is summed up apart."""
     mean, scale = x.mean(), 1 / np.sqrt(x.var() + eps)
@@ -140,6 +130,4 @@ def taken_apart(out, x, norm, eps, weight, bias):
         out[m] = moving * scale + still + bias[m]
 
 
-test_right_norms = right_answers(
-    "18.2", {"one pass": in_one_pass, "in every task": in_every_task, "taken apart": taken_apart}
-)
+test_right_norms = right_answers("18.2", {"one pass": in_one_pass, "taken apart": taken_apart})

@@ -29,16 +29,6 @@ def in_pairs(out, x, weight, bias):
             out[-1, m] = (weight[m] * x[-1]).sum() + bias[m]
 
 
-def rest_forgotten(out, x, weight, bias):
-    for m in prange(len(weight)):
-        for n in range(0, len(x) - 3, 4):
-            a = b = c = d = bias[m]
-            for k in range(x.shape[1]):
-                w = weight[m, k]
-                a, b, c, d = a + w * x[n, k], b + w * x[n + 1, k], c + w * x[n + 2, k], d + w * x[n + 3, k]
-            out[n, m], out[n + 1, m], out[n + 2, m], out[n + 3, m] = a, b, c, d
-
-
 def one_row_wrong(out, x, weight, bias):
     by_columns(out, x, weight, bias)
     for n in prange(len(x)):
@@ -126,7 +116,6 @@ test_wrong_products = wrong_answers(
         "pairs": (in_pairs, "the weight's elements are read"),
         "a copy of the row": (row_copied, "the weight's elements are read"),
         "a copy of all": (copied_by_numpy, "the weight's elements are read"),
-        "without the rest": (rest_forgotten, "values differ"),
         "one row is another's": (one_row_wrong, "values differ, first at"),
         "rows of x as tasks": (rows_as_tasks, "the weight's elements are read"),
         "past the end": (past_the_end, "IndexError"),

@@ -68,18 +68,11 @@ def shared_in_name(out, x, weight, bias):
         out[m] = (weight[m] * x).sum() + bias[m]
 
 
-def in_one_task(out, x, weight, bias):
-    for _ in prange(1):
-        for m in range(len(weight)):
+def nearly_all_in_one_task(out, x, weight, bias):
+    last = len(weight) - 1
+    for task in prange(2):
+        for m in range(0 if task == 0 else last, last if task == 0 else last + 1):
             out[m] = (weight[m] * x).sum() + bias[m]
-
-
-def last_column_missing(out, x, weight, bias):
-    for m in prange(len(weight)):
-        total = np.float32(0)
-        for k in range(len(x) - 1):
-            total += weight[m, k] * x[k]
-        out[m] = total + bias[m]
 
 
 test_wrong_rows = wrong_answers(
@@ -91,36 +84,23 @@ test_wrong_rows = wrong_answers(
         "without threads": (in_turn, "loop with prange"),
         "no loop": (at_once, "loop with prange"),
         "shared in name": (shared_in_name, "weight is read outside of the parallel loop"),
-        "in one task": (in_one_task, "one task reads all of weight"),
+        "nearly all in one task": (nearly_all_in_one_task, "one task reads most of weight"),
         "returned": (returns, "returns something"),
         "changes x": (changes_x, "x was handed in"),
         "a dict of two types": (a_dict, "Numba cannot compile it"),
-        "without the last column": (last_column_missing, "the last column of the weight is left out"),
     },
 )
 
 
-def row_by_row(out, x, weight, bias):
-    for m in prange(len(weight)):
-        out[m] = bias[m]
-        for k in range(len(x)):
-            out[m] += weight[m, k] * x[k]
+@njit
+def sum_of_products(row, x):
+    return (row * x).sum()
 
 
-def by_slices(out, x, weight, bias):
-    for m in prange(weight.shape[0]):
-        out[m] = (weight[m] * x).sum() + bias[m]
-
-
-def two_totals(out, x, weight, bias):
-    for m in prange(len(out)):
-        even = odd = np.float32(0)
-        for k in range(0, len(x) - 1, 2):
-            even += weight[m, k] * x[k]
-            odd += weight[m, k + 1] * x[k + 1]
-        if len(x) % 2:
-            even += weight[m, -1] * x[-1]
-        out[m] = even + odd + bias[m]
+def blocks_of_rows(out, x, weight, bias):
+    for block in prange((len(weight) + 63) // 64):
+        for m in range(64 * block, min(64 * block + 64, len(weight))):
+            out[m] = sum_of_products(weight[m], x) + bias[m]
 
 
 @njit(parallel=True)
@@ -144,9 +124,7 @@ def products_first(out, x, weight, bias):
 test_right_rows = right_answers(
     "18.1",
     {
-        "into out": row_by_row,
-        "by slices": by_slices,
-        "two totals": two_totals,
+        "blocks of rows, with a compiled helper": blocks_of_rows,
         "compiled already": compiled_already,
         "two loops": products_first,
     },

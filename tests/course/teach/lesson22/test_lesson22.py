@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import random
 from statistics import median
 
 import numpy as np
@@ -13,6 +14,7 @@ from course.contest import first_entry
 from course.teach.lesson22 import exercises, step_counts
 from course.teach.lesson22.step_counts import count_steps
 from roseinfer.engine.policies import FirstCome, LongestOutput, Packed, Policy, ShortestPrompt
+from roseinfer.engine.scheduler import Scheduler
 from roseinfer.sequence import SamplingParams
 
 # 22.1
@@ -211,14 +213,23 @@ test_wrong_policies = wrong_answers(
             ": max_len counts the prompt, too, and a long prompt is no long output",
         ),
         "an error": (Broken, "AttributeError"),
+        "text": (
+            type("Text", (Policy,), {"key": lambda self, seq: f"{1000 - seq.params.max_tokens:04}"}),
+            "key(seq) returns '0960', expected a number or a tuple of numbers",
+        ),
+        "another key later": (
+            type("Drawn", (Policy,), {"key": lambda self, seq: random() - seq.params.max_tokens}),
+            "for the same sequence later: the queue is sorted only once",
+        ),
+        "no request": (type("None_", (LongestOutput,), {"check": lambda self, params: 1 / 0}), "ZeroDivisionError"),
         "one token of each": (
             changing(lambda seq: object.__setattr__(seq.params, "max_tokens", 1)),
-            "run 1: key changed request 0: a policy only reads a sequence",
+            "key(seq) changes the sequence: a policy only reads it",
         ),
-        "params of its own": (changing(lambda seq: setattr(seq, "params", ONE_TOKEN)), "key changed request 0"),
+        "params of its own": (changing(lambda seq: setattr(seq, "params", ONE_TOKEN)), "key(seq) changes the sequence"),
         "an end of its own": (changing(lambda seq: setattr(seq, "finish_reason", "length")), "key changed request 0"),
-        "a shorter prompt": (changing(lambda seq: seq.token_ids.pop()), "key changed request 0"),
-        "a longer prompt": (changing(lambda seq: seq.token_ids.append(0)), "key changed request 0"),
+        "a shorter prompt": (changing(lambda seq: seq.token_ids.pop()), "key(seq) changes the sequence"),
+        "a longer prompt": (changing(lambda seq: seq.token_ids.append(0)), "key(seq) changes the sequence"),
         "one token, later": (
             type("Late", (Policy,), {"key": lambda self, seq: 0, "pick": shortens_the_first}),
             "tokens: a policy only reads sequences",
@@ -237,7 +248,6 @@ test_right_policies = right_answers(
         "as a tuple": type(
             "Pair", (Policy,), {"key": lambda self, seq: (-seq.params.max_tokens, seq.num_prompt_tokens)}
         ),
-        "by max_tokens": type("Most", (Policy,), {"key": lambda self, seq: -seq.params.max_tokens}),
     },
 )
 
@@ -257,13 +267,12 @@ def test_a_count_with_more_places_than_the_contest_has_is_refused(monkeypatch):
 # 22.4
 
 HONEST = "from course.contest import Policy\nclass Mine(Policy):\n    def key(self, seq):\n        return 0\n"
-CHEAT = HONEST + (
-    "import course.contest.worker as worker\n"
-    "honest = worker.say\n"
-    "def say(outbox, message):\n"
-    "    honest(outbox, message | {'ended': [[n, [7] * len(own)] for n, own in message.get('ended', ())]})\n"
-    "worker.say = say\n"
-)
+STAGE = """
+from stages.s06_block_table_cache import BlockTableCache
+class Mine(BlockTableCache):
+    {}
+"""
+PATCH = HONEST + "from roseinfer.engine.scheduler import Scheduler\nScheduler.preempt = lambda self, seq: None\n"
 TEMPLATE = Path(first_entry.__file__).read_text(encoding="utf-8")
 test_wrong_entries = wrong_answers(
     "22.4",
@@ -283,7 +292,8 @@ test_wrong_entries = wrong_answers(
             TEMPLATE + "# mine\n",
             "it is the entry that `roseinfer contest new` writes",
         ),
-        "wrong tokens": (CHEAT, "request 0: token 0 is wrong"),
+        "wrong tokens": (STAGE.format("next_tokens = lambda self, seqs: [7] * len(seqs)"), ": token 1 is wrong"),
+        "no end": (STAGE.format("has_work, add, step = True, print, print"), "requests have not ended"),
     },
 )
 SETTINGS = "from course.contest import Settings\nclass Mine(Settings):\n    settings = {}\n"
@@ -297,10 +307,10 @@ test_right_entries = right_answers(
 )
 
 
-@pytest.mark.slow
-def test_an_entry_is_run():
-    with pytest.raises(exercises.Wrong, match="request 0: token 0 is wrong"):
-        exercises.own_entry(CHEAT)
+def test_an_entry_that_changes_the_library_is_refused(monkeypatch):
+    monkeypatch.setattr(Scheduler, "preempt", Scheduler.preempt)  # undone after the test
+    with pytest.raises(exercises.Wrong, match="changed roseinfer.engine.scheduler.Scheduler.preempt: an entry leaves"):
+        exercises.own_entry(PATCH)
 
 
 def test_a_median_is_no_mean():
