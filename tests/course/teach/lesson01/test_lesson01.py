@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from wrong_answers import right_answers, wrong_answers
 
-from course.teach.lesson01.exercises import naive_gather_ops
+from course.teach.exercises.solutions import solution
 
 # 01.2
 
@@ -19,7 +19,7 @@ test_wrong_counts_of_the_gather = wrong_answers(
         "a list": (lambda num_layers, lengths: [1], "expected a dict with the keys 'zeros', 'zeros_like', "),
         "one op forgotten": (lambda num_layers, lengths: {"zeros": 1, "cat": 1}, "got {'zeros': 1, 'cat': 1}"),
         "12 layers, and no copies": (
-            lambda num_layers, lengths: naive_gather_ops(12, lengths) | {"copy_": 0},
+            lambda num_layers, lengths: solution("01.2")(12, lengths) | {"copy_": 0},
             "num_layers=1, lengths=[1]: zeros: you return 12, expected 1: you count 12 layers",
         ),
     },
@@ -52,10 +52,23 @@ def in_single_precision(blocks, n):
     return out
 
 
+BUFFERS = {}
+
+
+def in_one_buffer(blocks, n):
+    out = joined(blocks, n)[None]
+    return BUFFERS.setdefault(out.shape, out).copy_(out)
+
+
+def times_0(blocks, n):
+    slots = torch.cat(blocks, dim=1)
+    return torch.einsum("ts,hsd->htd", torch.eye(slots.size(1), dtype=slots.dtype)[:n], slots)[None]
+
+
 test_a_wrong_gather = wrong_answers(
     "01.1",
     {
-        "no leading dimension": (joined, "shape (2, 2, 2), expected (1, 2, 2, 2): values right, only dimensions of"),
+        "no leading dimension": (joined, "shape (2, 13, 2), expected (1, 2, 13, 2): values right, only dimensions of"),
         "heads and tokens swapped": (
             lambda blocks, n: joined(blocks, n).transpose(0, 1)[None],
             "values right after permute(0, 2, 1, 3)",
@@ -70,7 +83,13 @@ test_a_wrong_gather = wrong_answers(
             "num_tokens=64, 1 × [3, 64, 2] in float16: dtype float32, expected float16",
         ),
         "blocks taken off the list": (takes_blocks_off, "blocks has changed: it is the cache"),
-        "the cache written to": (clears_the_rest, "blocks has changed: it is the cache"),
+        "the cache written to": (clears_the_rest, "blocks[0] was handed in, and you have changed it: it is the cache"),
+        "through fp32": (
+            lambda blocks, n: joined(blocks, n)[None].float().to(blocks[0].dtype),
+            "in float64: the values are rounded: on their way they were in a smaller dtype",
+        ),
+        "one buffer for each shape": (in_one_buffer, "num_tokens=1, 1 × [3, 64, 2] in float32: 6 of 6 values differ"),
+        "unwritten slots times 0": (times_0, "num_tokens=13, 1 × [2, 64, 2] in float32: 52 of 52 values are NaN"),
     },
 )
 
@@ -110,7 +129,7 @@ test_right_counts_of_the_gather = right_answers(
     {
         "line by line": counted_line_by_line,
         "NumPy's numbers in a Counter": counted_by_numpy,
-        "tensors": lambda *case: {op: torch.tensor(n) for op, n in naive_gather_ops(*case).items()},
+        "tensors": lambda *case: {op: torch.tensor(n) for op, n in solution("01.2")(*case).items()},
     },
 )
 

@@ -102,6 +102,10 @@ test_wrong_allocations = wrong_answers(
             allocating(lambda config, layers, two, *row: torch.stack([torch.zeros(layers, *row) for _ in "kv"], dim=1)),
             "the gather makes 2 zeroed tensors a step; the budget is 1",
         ),
+        "copies of one": (
+            parting(lambda batch, layer: batch[layer].clone().unbind(0)),
+            "lie in 2 tensors; the budget is 1, of which each layer's k and v are views",
+        ),
         "always fp32": (
             changed(BatchOfMyOwn, allocate=lambda self, *shape: torch.zeros(shape)),
             "a model in bf16: layer 0, prompt 0 (150 cached tokens) of a new batch: k: dtype float32",
