@@ -161,7 +161,7 @@ test_wrong_rooms = wrong_answers(
         "doubles once": (DoublesOnce, "RuntimeError"),
         "doubles once, or takes what it needs": (
             DoublesOrFits,
-            "with 79 tokens, 79 of them just appended, the room holds 5,056 bytes, expected 8,192, K and V of 128 tokens",
+            "with 79 tokens, 79 of them just appended, the room holds 5,056 bytes, expected 8,192, K and V of 128",
         ),
         "keys alone": (giving(lambda k, v: k), "expected (k, v), got Tensor"),
         "an object": (3, "you give 3, expected the class Room"),
