@@ -149,16 +149,6 @@ test_wrong_gathers_without_zeros = wrong_answers(
 )
 
 
-class IntoEmpty(NaiveCat):
-    def gather_sequence(self, seq, layer):
-        shape = (1, self.config.num_kv_heads, seq.num_cached_tokens, self.config.head_dim)
-        both = [torch.empty(shape, dtype=self.model.dtype, device=self.model.device) for _ in "kv"]
-        for start, end, block in self.filled_blocks(seq, layer, seq.num_cached_tokens):
-            for out, part in zip(both, block, strict=True):
-                out[0, :, start:end] = part[:, : end - start]
-        return both
-
-
 class Views(NaiveCat):
     """Copies nothing where one block holds all."""
 
@@ -196,8 +186,6 @@ class OnlyWhatIsNew(GatherOfMyOwn):
 test_right_gathers_without_zeros = right_answers(
     "01.3",
     {
-        "inherited": changed(GatherOfMyOwn),
-        "into empty tensors, a list": IntoEmpty,
         "views where one block holds all": Views,
         "one token a step": OnlyWhatIsNew,
     },

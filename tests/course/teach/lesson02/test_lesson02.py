@@ -163,7 +163,6 @@ test_a_wrong_gather_into_a_row = wrong_answers(
 test_right_bytes_of_padding = right_answers(
     "02.3",
     {
-        "a list": lambda *a: [useful(*a), padded(*a)],
         "an array of NumPy's integers": lambda c, n, w: np.array([np.sum(n), len(n) * np.max(n)]) * kv_bytes(c, 1, w),
         "sizes of real tensors": lambda c, lengths, w: tuple(
             sum(w * torch.empty(2, c.num_layers, c.num_kv_heads, n, c.head_dim).numel() for n in rows)
@@ -171,21 +170,6 @@ test_right_bytes_of_padding = right_answers(
         ),
     },
 )
-
-
-def with_slots_cut_off(blocks, num_tokens, out):
-    """Copies in place by name."""
-    rest = out[:, :num_tokens]
-    for block in blocks:
-        n = min(rest.shape[1], 64)
-        rest[:, :n].copy_(block[:, :n])
-        rest = rest[:, n:]
-
-
-def by_index(blocks, num_tokens, out):
-    for i, block in enumerate(blocks):
-        tokens = torch.arange(64 * i, min(64 * i + 64, num_tokens))
-        out.index_copy_(1, tokens, block[:, : len(tokens)])
 
 
 def last_block_first(blocks, num_tokens, out):
@@ -204,8 +188,6 @@ def through_its_transpose(blocks, n, out):
 test_a_right_gather_into_a_row = right_answers(
     "02.1",
     {
-        "what is left of the row": with_slots_cut_off,
-        "by index": by_index,
         "the last block first": last_block_first,
         "through its transpose": through_its_transpose,
     },

@@ -135,18 +135,6 @@ test_wrong_allocations = wrong_answers(
 )
 
 
-class OneTensor(PreallocGather):
-    """[num_layers, 2, B, H_kv, T, D] itself is what comes back."""
-
-    def build_batched_past(self, seqs, longest):
-        c = self.config
-        past = self.blocks[0][0][0].new_zeros((c.num_layers, 2, len(seqs), c.num_kv_heads, longest, c.head_dim))
-        for i, seq in enumerate(seqs):
-            for layer, (k, v) in enumerate(past):
-                self.gather_sequence_into(seq, layer, k[i], v[i])
-        return past
-
-
 class PadsZeroed(BatchOfMyOwn):
     """Nothing is zeroed but what no token fills."""
 
@@ -179,8 +167,6 @@ class OneLongRow(PreallocGather):
 test_right_allocations = right_answers(
     "02.2",
     {
-        "inherited": changed(BatchOfMyOwn),
-        "one tensor": OneTensor,
         "pads zeroed alone": PadsZeroed,
         "one long row": OneLongRow,
     },

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 
 import numba
 import numpy as np
@@ -35,17 +34,6 @@ test_a_wrong_share = wrong_answers(
 )
 
 
-def busiest_in_place(lengths, heads, threads):
-    most, task = 0, 0
-    for thread in range(threads):
-        tokens = 0
-        for _ in range(len(lengths) * heads // threads + (thread < len(lengths) * heads % threads)):
-            tokens += lengths[task % len(lengths)]
-            task += 1
-        most = max(most, tokens)
-    return most
-
-
 def busiest_by_prefix_sums(lengths, heads, threads):
     upto = np.concatenate([[0], np.cumsum(lengths * heads)])
     starts = [(len(upto) - 1) // threads * t + min(t, (len(upto) - 1) % threads) for t in range(threads + 1)]
@@ -59,8 +47,6 @@ def busiest_in_torch(lengths, heads, threads):
 test_a_right_share = right_answers(
     "09.1",
     {
-        "array_split": lambda *case: max(tokens_of_threads(*case)),
-        "one task after the other": busiest_in_place,
         "prefix sums": busiest_by_prefix_sums,
         "a tensor": busiest_in_torch,
     },
@@ -101,17 +87,6 @@ test_wrong_bits = wrong_answers(
 )
 
 
-def one_by_one(x):
-    def bits_of(value):
-        if math.isnan(value):
-            return 0x7FC1
-        bits = struct.unpack("<I", struct.pack("<f", value))[0]
-        upper, lower = bits >> 16, bits & 0xFFFF
-        return upper + (lower > 0x8000 or (lower == 0x8000 and upper & 1))
-
-    return np.array([bits_of(float(value)) for value in x.flat], dtype=np.uint16).reshape(x.shape)
-
-
 @njit
 def compiled_one_by_one(x):
     out = np.empty(x.size, np.uint16)
@@ -124,8 +99,6 @@ def compiled_one_by_one(x):
 test_right_bits = right_answers(
     "09.3",
     {
-        "torch": lambda x: torch.from_numpy(x.copy()).bfloat16().view(torch.int16).numpy().view(np.uint16),
-        "one by one": one_by_one,
         "compiled": compiled_one_by_one,
         "where": lambda x: rounded(x, half_even),
     },
@@ -277,30 +250,6 @@ def test_what_tasks_share_is_told_apart_from_what_is_wrong():
 test_a_right_loop = right_answers(
     "09.2",
     {
-        "the solution, numbers reordered": loop_with(("(parallel=True)", "(parallel=True, fastmath=True)")),
-        "two passes, no running softmax": compiled("""
-@njit(parallel=True)
-def my_loop(out, q, k, v, k_cache, v_cache, block_table, context_lens, scale):
-    group, size, dim = q.shape[1] // k.shape[1], k_cache.shape[1], q.shape[2]
-    for task in prange(q.shape[0] * q.shape[1]):
-        seq, head = task // q.shape[1], task % q.shape[1]
-        scores = np.empty(context_lens[seq] + 1)
-        for p in range(len(scores)):
-            row = k[seq] if p == len(scores) - 1 else k_cache[block_table[seq, p // size], p % size]
-            scores[p] = 0.0
-            for d in range(dim):
-                scores[p] += q[seq, head, d] * row[head // group, d] * scale
-        top, total = scores.max(), 0.0
-        out[seq, head, :] = 0.0
-        for p in range(len(scores)):
-            row = v[seq] if p == len(scores) - 1 else v_cache[block_table[seq, p // size], p % size]
-            weight = math.exp(scores[p] - top)
-            total += weight
-            for d in range(dim):
-                out[seq, head, d] += weight * row[head // group, d]
-        for d in range(dim):
-            out[seq, head, d] /= total
-"""),
         "a row of one array for each task": loop_with(*A_ROW_FOR_EACH_TASK),
         "another name for prange": loop_with(("in prange(", "in numba.prange(")),
     },
