@@ -19,6 +19,7 @@ from roseinfer.kernels.cases import paged_case
 from ..exercises.attention_checks import LARGE_SCORES, Attention, Batch, attention_comparison, draw_lengths
 from ..exercises.drawn import Comparison, Expected, draw, inputs
 from ..exercises.exercise import exercise, register
+from ..exercises.solutions import solution
 from ..exercises.wrong import Failed, Wrong
 from ..measure.kernel_loads import plain_function
 
@@ -57,10 +58,6 @@ def _runs(tokens: list[int], threads: int) -> list[list[int]]:
     return [tokens[start:stop] for start, stop in zip(starts, starts[1:], strict=False)]
 
 
-def _busiest(lengths: list[int], heads: int, threads: int) -> int:
-    return max(map(sum, _runs(_by_head(lengths, heads), threads)))
-
-
 def _rest_to_the_last(lengths: list[int], heads: int, threads: int) -> int:
     tokens = _by_head(lengths, heads)
     least = len(tokens) // threads
@@ -95,7 +92,9 @@ SHARE_MISTAKES: dict[str, Callable[..., Any]] = {
 }
 
 
-register("09.1", Comparison(SHARES, Expected(_busiest, SHARE_MISTAKES), inputs("lengths", "num_kv_heads", "threads")))
+register(
+    "09.1", Comparison(SHARES, Expected(solution("09.1"), SHARE_MISTAKES), inputs("lengths", "num_kv_heads", "threads"))
+)
 
 # 09.3
 
