@@ -14,13 +14,18 @@ from roseinfer.kernels.cases import PagedCase, paged_case
 
 from .drawn import Comparison, Expected
 from .explain import explain_tensor
-from .kernel_checks import TOLERANCE, plain_attention
+from .kernel_checks import TOLERANCE, plain_attention, spread
 from .tensor_checks import require_unchanged
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
-# context_lens, H_kv, query heads on each, D, block size, dtype; and what q is multiplied by, where it is not 1
-Batch = tuple[list[int], int, int, int, int, str] | tuple[list[int], int, int, int, int, str, int]
+# context_lens, H_kv, query heads on each, D, block size, dtype; what q is multiplied by, where it is not 1; and what is
+# added to all scores
+Batch = (
+    tuple[list[int], int, int, int, int, str]
+    | tuple[list[int], int, int, int, int, str, int]
+    | tuple[list[int], int, int, int, int, str, int, float]
+)
 Attention = Callable[..., Tensor]  # with the arguments of paged_attention_reference
 
 
@@ -29,6 +34,8 @@ LARGE_SCORES: list[Batch] = [
     ([0, 0, 0], 2, 2, 4, 4, "fp32", 128),
     ([1, 2, 1], 1, 3, 4, 4, "fp32", 128),
     ([3, 9, 0], 2, 2, 4, 4, "fp32", 128),
+    ([3, 9, 0], 2, 2, 4, 4, "fp32", 1, 110.0),
+    ([3, 9, 0], 2, 2, 4, 4, "fp32", 1, -110.0),
 ]
 
 
@@ -78,6 +85,7 @@ def _case_of(
     block_size: int,
     dtype: str,
     times: int = 1,
+    shift: float = 0.0,
     *,
     device: str,
 ) -> PagedCase:
@@ -90,14 +98,32 @@ def _case_of(
         dtype=DTYPES[dtype],
         device=device,
     )
-    return case._replace(q=case.q * times) if times != 1 else case
+    case = spread(case)
+    return _shifted(case, shift) if shift else case._replace(q=case.q * times)
+
+
+def _shifted(case: PagedCase, shift: float) -> PagedCase:
+    """Add `shift` to every score, which changes no weight: dim 0 of each key becomes 1, and of each query shift."""
+    q, k, k_cache = case.q.clone(), case.k.clone(), case.k_cache.clone()
+    q[..., 0], k[..., 0] = shift * q.size(-1) ** 0.5, 1.0
+    k_cache[..., 0] -= k_cache[..., 0] - 1.0  # NaN stays NaN
+    return case._replace(q=q, k=k, k_cache=k_cache)
 
 
 def _describe(
-    context_lens: list[int], heads: int, group: int, head_dim: int, block_size: int, dtype: str, times: int = 1
+    context_lens: list[int],
+    heads: int,
+    group: int,
+    head_dim: int,
+    block_size: int,
+    dtype: str,
+    times: int = 1,
+    shift: float = 0.0,
 ) -> str:
     shape = f"context_lens={context_lens}, H={heads * group}, H_kv={heads}, D={head_dim}, blocks of {block_size}"
-    return f"{shape}, {dtype}" + (f", scores {times} times as large (exp overflows past 88)" if times != 1 else "")
+    large = f", scores {times} times as large (exp overflows past 88)" if times != 1 else ""
+    around = f", scores of about {shift:g} (exp: inf past 88, 0 below -104)" if shift else ""
+    return f"{shape}, {dtype}{large}{around}"
 
 
 def _attend(attention: Attention, case: PagedCase) -> Tensor:
@@ -125,6 +151,7 @@ def explain_attention(got: object, want: Tensor, where_nan_lies: str) -> str | N
 
 def _explain(got: object, want: Tensor) -> str | None:
     unwritten = (
-        "where nothing was written: in slots from context_lens on, and in blocks that the sequence's row does not name"
+        "where nothing was written, in slots from context_lens on and in blocks that the sequence's row does not name, "
+        "and exp of a large score makes it: inf / inf"
     )
     return explain_attention(got, want, unwritten)

@@ -88,6 +88,11 @@ def inputs(*names: str) -> Describe:
     return lambda *case: ", ".join(f"{name}={value}" for name, value in zip(names, case, strict=True))
 
 
+def part(function: Callable[..., Any], key: Any) -> Callable[..., Any]:
+    """Make a function that returns one part of what `function` returns: element `key` of a tuple, or a dict's value."""
+    return lambda *case: function(*case)[key]
+
+
 def require_all(cases: Iterable[Case], judge: Callable[..., str | None], describe: Describe) -> None:
     """Raise Wrong about the smallest case for which judge(*case) returns what is wrong, or raises an error.
 
@@ -145,9 +150,9 @@ def _try_all(
 
 
 def _differ(case: Case, handed: Case) -> bool:
-    """Whether a list or a dict of the case has been changed. Objects and tensors are not looked at."""
-    pairs = zip(case, handed, strict=True)
-    return any(isinstance(was, (list, dict)) and plain(was) != plain(now) for was, now in pairs)
+    """Whether a list or a dict of the case has been changed. Objects and tensors are not looked at. NaN equals NaN."""
+    pairs = [(plain(was), plain(now)) for was, now in zip(case, handed, strict=True) if isinstance(was, (list, dict))]
+    return any(was != now and repr(was) != repr(now) for was, now in pairs)
 
 
 def _refusal(inputs: str, error: Exception) -> Wrong:

@@ -18,7 +18,7 @@ TOLERANCE = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 def plain_attention(case: PagedCase, mistake: str = "") -> Tensor:
     """Compute attention for each sequence on its own, gathered, in fp64, [B, H, D], with a mistake made on purpose.
 
-    mistake: "" for none, one of MISTAKES, or "one block", which attends to the first block alone.
+    mistake: "" for none, or one of MISTAKES.
     """
     num_heads, num_kv_heads = case.q.size(1), case.k.size(1)
     head = torch.arange(num_heads)
@@ -28,7 +28,8 @@ def plain_attention(case: PagedCase, mistake: str = "") -> Tensor:
     for i, num_tokens in enumerate(case.context_lens.tolist()):
         keys, values = (tokens[:, kv_head] for tokens in _tokens(case, i, num_tokens, mistake))  # [T, H, D]
         scores = torch.einsum("hd,thd->ht", case.q[i].double().cpu(), keys) * scale
-        rows.append(torch.einsum("ht,thd->hd", scores.softmax(-1), values))
+        weights = torch.exp(scores - scores.amax(1, keepdim=True)) if mistake == "total" else scores.softmax(-1)
+        rows.append(torch.einsum("ht,thd->hd", weights, values))
     return torch.stack(rows)
 
 
@@ -38,6 +39,7 @@ def _tokens(case: PagedCase, i: int, num_tokens: int, mistake: str) -> tuple[Ten
     table = case.block_table[0 if mistake == "row" else i].tolist()
     cut = num_tokens - 1 if mistake == "last" and num_tokens else num_tokens
     cut = min(cut, k_cache.size(1)) if mistake == "one block" else cut
+    cut = cut // k_cache.size(1) * k_cache.size(1) if mistake == "full blocks" else cut
     index, slot = torch.arange(cut) // k_cache.size(1), torch.arange(cut) % k_cache.size(1)
     index = torch.zeros_like(index) if mistake == "first block" else index
     block = torch.tensor(table)[index]
@@ -60,9 +62,18 @@ MISTAKES = {
     "head": "a wrong KV head: query head h belongs to KV head h // (NUM_HEADS // NUM_KV_HEADS)",
     "last": "each sequence's last cached token is left out: token < num_cached",
     "zeros": "slots after the last token take part with a score of 0: their score must be -inf",
+    "one block": "only each sequence's first block is read: its row of the table names more",
+    "full blocks": "the tokens of a last block that is not full are left out: range(0, num_cached, BLOCK_SIZE)",
+    "total": "the weighted sum is not divided by total at the end",
     "first block": "every tile reads the sequence's first block: the table's column is start // BLOCK_SIZE",
     "row": "every sequence reads the first sequence's blocks: row `seq` of the table begins at seq * table_row",
 }
+
+
+POOL = (
+    "the pool's element (block, slot, kv_head, dim) lies at ((block * BLOCK_SIZE + slot) * NUM_KV_HEADS + kv_head) * "
+    "HEAD_DIM + dim"
+)
 
 
 @dataclass(frozen=True)
@@ -75,7 +86,9 @@ class Trial:
     name: str
     make: Callable[[], PagedCase]
     if_wrong: str = ""
-    if_nan: str = "NaN came in: a slot past context_lens was read, mask the loads of K and V with other=0.0"
+    if_nan: str = (
+        "NaN came in: a slot past the sequence's own context_lens was read, mask the loads of K and V with other=0.0"
+    )
 
 
 def trials() -> list[Trial]:
@@ -98,6 +111,14 @@ def trials() -> list[Trial]:
             "the old top, acc and total, must shrink by exp(top - new_top)",
         ),
         Trial("blocks that are not full", lambda: _case([9, 1, 15], num_kv_heads=1)),
+        Trial(
+            "several full blocks",
+            lambda: _case([32, 48, 0, 16], num_kv_heads=1),
+            "right for one tile: each tile goes on from the top, total and acc of the one before it, and reads the "
+            "block in its own column of row `seq`, which begins at seq * table_row",
+            "NaN came in: a block was read that the sequence's row does not name. Row `seq` of the table begins at "
+            "seq * table_row, and the tile that begins at `start` is in its column start // BLOCK_SIZE",
+        ),
         Trial("several blocks", lambda: _case([17, 40, 0, 32], num_kv_heads=1)),
         Trial(
             "scores of a few hundred",
@@ -107,7 +128,12 @@ def trials() -> list[Trial]:
             "NaN, and right for small scores: exp overflows past 88. The new top is the larger of the old one and the "
             "tile's largest score, so that no exp gets an argument above 0",
         ),
-        Trial("2 KV heads with 3 query heads each", lambda: _case([5, 20], group=3)),
+        Trial(
+            "2 KV heads with 3 query heads each",
+            lambda: _case([5, 20], group=3),
+            POOL,
+            f"NaN came in, and right for one KV head: {POOL}",
+        ),
         Trial(
             "a head size of 80, padded to 128",
             lambda: _case([20, 3], num_kv_heads=1, group=2, head_dim=80),
@@ -122,6 +148,19 @@ def trials() -> list[Trial]:
             "NaN, and right in fp32: upcast after every load, before any arithmetic",
         ),
     ]
+
+
+def spread(case: PagedCase) -> PagedCase:
+    """Renumber the blocks of a case: block 0 may be a sequence's, and after a sequence's own a row names any."""
+    generator = torch.Generator().manual_seed(0)
+    num_blocks, block_size = case.k_cache.shape[:2]
+    places = torch.randperm(num_blocks, generator=generator)  # where each block is put
+    columns = torch.arange(case.block_table.size(1))
+    own = columns < -(-case.context_lens.cpu() // block_size)[:, None]
+    any_block = torch.randint(num_blocks, own.shape, generator=generator)
+    table = torch.where(own, places[case.block_table.cpu()], any_block).to(case.block_table)
+    moved = places.argsort().to(case.k_cache.device)
+    return case._replace(k_cache=case.k_cache[moved], v_cache=case.v_cache[moved], block_table=table)
 
 
 def _case(context_lens: list[int], **shape: Any) -> PagedCase:

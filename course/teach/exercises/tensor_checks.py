@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from .explain import explain_tensor
 from .wrong import Wrong
 
 
@@ -18,6 +19,13 @@ def named_tensors(got: object, *names: str) -> dict[str, Tensor]:
         kinds = " and ".join(type(part).__name__ for part in got)
         raise Wrong(f"expected tensors ({', '.join(names)}), got {kinds}")
     return dict(zip(names, got, strict=True))
+
+
+def explain_exactly(got: object, want: Tensor) -> str | None:
+    """Say what is wrong with a tensor of copied values, which no arithmetic may round; None if nothing is."""
+    message = explain_tensor(got, want, rtol=0.0, atol=0.0)
+    rounded = message and explain_tensor(got, want) is None
+    return "the values are rounded: on their way they were in a smaller dtype" if rounded else message
 
 
 def require_unchanged(before: Iterable[Tensor], after: Iterable[Tensor], names: Iterable[str], why: str = "") -> None:

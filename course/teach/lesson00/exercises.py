@@ -16,9 +16,10 @@ from roseinfer.models import Model, ModelConfig
 from roseinfer.reference import reference_generate
 from roseinfer.stage import Stage
 
-from ..exercises.drawn import Case, Comparison, Expected, draw, inputs, require_all
+from ..exercises.drawn import Case, Comparison, Expected, draw, inputs, part, require_all
 from ..exercises.exercise import exercise, register
 from ..exercises.explain import explain_counts, explain_tokens
+from ..exercises.solutions import solution
 from ..exercises.stage_checks import drawn_model
 from ..exercises.wrong import Wrong
 
@@ -35,6 +36,9 @@ SHAPE = ModelConfig(
 )
 
 
+KV_BYTES = solution("00.3")
+
+
 class Cache(NamedTuple):
     """Case of an exercise about bytes: the shape of a model, how many tokens it caches, and the bytes of a value."""
 
@@ -47,7 +51,7 @@ class Cache(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        return 2 * self.layers * self.kv_heads * self.head_dim * self.tokens * self.width
+        return KV_BYTES(self.config, self.tokens, self.width)
 
     @property
     def config(self) -> ModelConfig:
@@ -116,14 +120,7 @@ register(
 # 00.1
 
 
-def without(prompt_len: int, new_tokens: int) -> int:
-    return sum(prompt_len + step for step in range(new_tokens))
-
-
-def cached(prompt_len: int, new_tokens: int) -> int:
-    return prompt_len + new_tokens - 1
-
-
+without, cached = (part(solution("00.1"), number) for number in range(2))
 WORK = {
     "without a cache": Expected(
         without,
@@ -148,7 +145,8 @@ WORK = {
         },
     ),
 }
-TEXTS = [(1, 1), (1, 2), (2, 1), (64, 1), (100, 50), *draw(lambda rng: (rng.randint(2, 20), rng.randint(2, 20)))]
+EDGES_OF_TEXTS = [(1, 1), (1, 2), (2, 1), (64, 1), (100, 50), (1024, 500)]
+TEXTS = [*EDGES_OF_TEXTS, *draw(lambda rng: (rng.randint(2, 20), rng.randint(2, 20)))]
 
 register("00.1", Comparison(TEXTS, WORK, inputs("prompt_len", "new_tokens")))
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from roseinfer.models import Model
 from roseinfer.stage import Stage
 
-from ..exercises.drawn import Case, Comparison, Expected, dict_of, draw, inputs
+from ..exercises.drawn import Case, Comparison, Expected, dict_of, draw, inputs, part
 from ..exercises.exercise import exercise, register
-from ..exercises.explain import explain_tensor
+from ..exercises.solutions import solution
 from ..exercises.stage_checks import (
     GATHER_SPAN,
     NUM_TOKENS,
@@ -25,6 +25,7 @@ from ..exercises.stage_checks import (
     step_ops,
     zeroed_tensors,
 )
+from ..exercises.tensor_checks import explain_exactly, require_unchanged
 from ..exercises.wrong import Wrong
 
 BLOCK_SIZE = 64
@@ -35,18 +36,6 @@ BLOCK_SIZE = 64
 
 def _num_shorter(lengths: list[int]) -> int:
     return sum(n < max(lengths) for n in lengths)
-
-
-def naive_gather_ops(num_layers: int, lengths: list[int]) -> dict[str, int]:
-    """Count the ops of stage 01's gather in one step: it gathers K and V for each (layer, sequence)."""
-    shorter = _num_shorter(lengths)
-    blocks = sum(-(-n // BLOCK_SIZE) for n in lengths)
-    return {
-        "zeros": num_layers * (len(lengths) + 2 * shorter),
-        "zeros_like": num_layers * len(lengths),
-        "copy_": 2 * num_layers * blocks,
-        "cat": num_layers * (2 + 2 * shorter),
-    }
 
 
 MISCOUNTS: dict[str, dict[str, Callable[[list[int]], int]]] = {  # of one layer
@@ -89,9 +78,7 @@ MISCOUNTS: dict[str, dict[str, Callable[[list[int]], int]]] = {  # of one layer
 
 
 def expected_count(op: str) -> Expected:
-    def right(num_layers: int, lengths: list[int]) -> int:
-        return naive_gather_ops(num_layers, lengths)[op]
-
+    right = part(solution("01.2"), op)
     mistakes: dict[str, Callable[..., int]] = {
         "you count one layer": lambda _, lengths: right(1, lengths),
         "you count 12 layers, num_layers says how many": lambda _, lengths: right(12, lengths),
@@ -120,20 +107,25 @@ register(
 # 01.1
 
 
-def blocks_of(num_tokens: int, heads: int = 3, dim: int = 2, dtype: torch.dtype = torch.float32) -> list[Tensor]:
-    """Make the blocks [H, 64, D] that num_tokens fill; slots after the last token are random, too."""
-    generator = torch.Generator().manual_seed(num_tokens)
+def blocks_of(
+    num_tokens: int, heads: int = 3, dim: int = 2, dtype: torch.dtype = torch.float32, seed: int = 0
+) -> list[Tensor]:
+    """Make the blocks [H, 64, D] that num_tokens fill. Slots after the last token were never written, and are NaN."""
+    generator = torch.Generator().manual_seed(seed)
     num_blocks = -(-num_tokens // BLOCK_SIZE)
-    return [torch.randn(heads, BLOCK_SIZE, dim, generator=generator, dtype=dtype) for _ in range(num_blocks)]
+    slots = torch.randn(heads, num_blocks * BLOCK_SIZE, dim, generator=generator, dtype=dtype)
+    slots[:, num_tokens:] = torch.nan
+    return [block.clone() for block in slots.split(BLOCK_SIZE, dim=1)]
 
 
 def draw_blocks(rng: Random) -> tuple[list[Tensor], int]:
     num_tokens = rng.choice((rng.randint(1, 64), rng.randint(1, 300), 128, 192))
-    return blocks_of(num_tokens, rng.randint(2, 4), rng.randint(2, 5)), num_tokens
+    return blocks_of(num_tokens, rng.randint(2, 4), rng.randint(2, 5), seed=rng.getrandbits(32)), num_tokens
 
 
+# The shapes of the first come twice, with other values.
 GATHERS: list[Case] = [
-    *[(blocks_of(n), n) for n in (1, 5, 63, 64, 65, 128, 129)],
+    *[(blocks_of(n, seed=seed), n) for n in (1, 5, 63, 64, 65, 128, 129) for seed in range(2)],
     (blocks_of(70, dtype=torch.float64), 70),
     (blocks_of(64, dtype=torch.float16), 64),
     *draw(draw_blocks),
@@ -149,8 +141,10 @@ def on_blocks(answer: Callable[..., Any], blocks: list[Tensor], *arguments: Any)
     """Return what the answer returns. Raises Wrong when it has changed the blocks."""
     given = [block.clone() for block in blocks]
     got = answer(given, *arguments)
-    if len(given) != len(blocks) or not all(map(torch.equal, given, blocks)):
+    if len(given) != len(blocks):
         raise Wrong("blocks has changed: it is the cache, and the next step reads it again")
+    names = [f"blocks[{i}]" for i in range(len(blocks))]
+    require_unchanged(blocks, given, names, ": it is the cache, and the next step reads it again")
     return got
 
 
@@ -159,7 +153,7 @@ def slots(blocks: list[Tensor], num_tokens: int) -> Tensor:
 
 
 GATHERED = Expected(
-    lambda *case: slots(*case)[:, :, : case[1]],
+    solution("01.1", torch=torch),
     {
         "you return all slots, also the unwritten ones of the last block": slots,
         "blocks are joined along their tokens, dimension 1": (
@@ -174,7 +168,7 @@ GATHERED = Expected(
             lambda blocks, num_tokens: slots(blocks[::-1], num_tokens)[:, :, :num_tokens]
         ),
     },
-    explain_tensor,
+    explain_exactly,
 )
 
 register("01.1", Comparison(GATHERS, GATHERED, describe_blocks, on_blocks))
@@ -188,7 +182,7 @@ def no_zeros(answer: type[Stage], model: Model) -> None:
     require_cached(answer, by_sequence)
     require_tokens(answer, model)
     require_nothing_kept(answer, model)
-    for num_tokens in (NUM_TOKENS, BLOCK_SIZE + NUM_TOKENS):
+    for num_tokens in (NUM_TOKENS, BLOCK_SIZE, BLOCK_SIZE + NUM_TOKENS, 2 * BLOCK_SIZE + NUM_TOKENS):
         if zeroed := zeroed_tensors(step_ops(answer, model, GATHER_SPAN, num_tokens)):
             raise Wrong(
                 f"the tokens are right, but with {num_tokens} tokens a sequence the gather still makes {zeroed} zeroed "

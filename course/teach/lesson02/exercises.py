@@ -10,13 +10,15 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from roseinfer.generate import begin
 from roseinfer.models import Model
 from roseinfer.profiling import bytes_copied
+from roseinfer.sequence import SamplingParams
 from roseinfer.stage import Stage
 
 from ..exercises.drawn import Case, Comparison, Expected, draw, require_all, values_of
 from ..exercises.exercise import exercise, register
-from ..exercises.explain import explain_tensor
+from ..exercises.solutions import solution
 from ..exercises.stage_checks import (
     GATHER_SPAN,
     NUM_SEQS,
@@ -26,9 +28,11 @@ from ..exercises.stage_checks import (
     require_cached,
     require_nothing_kept,
     require_tokens,
+    stage_on_copy,
     step_ops,
     zeroed_tensors,
 )
+from ..exercises.tensor_checks import explain_exactly
 from ..exercises.wrong import Wrong
 from ..lesson00.exercises import SHAPE_MISTAKES, Cache, draw_cache
 from ..lesson01.exercises import BLOCK_SIZE, blocks_of, describe_blocks, draw_blocks, on_blocks
@@ -102,13 +106,17 @@ register(
 
 
 def _row(blocks: list[Tensor], num_tokens: int, room: int) -> Case:
-    """Make a case: blocks, the number of their tokens, and a tensor `out` with `room` more slots than tokens."""
+    """Make a case: blocks, the number of their tokens, and a tensor `out` with `room` more slots than tokens.
+
+    `out` is cut from a wider tensor, so its heads do not lie side by side in memory.
+    """
     heads, _, dim = blocks[0].shape
-    return blocks, num_tokens, torch.full((heads, num_tokens + room, dim), 9.0, dtype=blocks[0].dtype)
+    wide = torch.full((heads, num_tokens + room + 1, dim), 9.0, dtype=blocks[0].dtype)
+    return blocks, num_tokens, wide[:, :-1]
 
 
 ROWS: list[Case] = [
-    *[_row(blocks_of(n), n, room) for n in (1, 5, 63, 64, 65, 128) for room in (0, 1, 100)],
+    *[_row(blocks_of(n, seed=room), n, room) for n in (1, 5, 63, 64, 65, 128) for room in (0, 1, 100)],
     _row(blocks_of(70, dtype=torch.float64), 70, 7),
     *draw(lambda rng: _row(*draw_blocks(rng), rng.randint(0, 80))),
 ]
@@ -121,22 +129,26 @@ def _describe_row(blocks: list[Tensor], num_tokens: int, out: Tensor) -> str:
 def _gathered_into(answer: Callable[..., None], blocks: list[Tensor], num_tokens: int, out: Tensor) -> Tensor:
     """Return out after the call. Raises Wrong unless all tokens, and nothing else, were written."""
     before = out.clone()
-    on_blocks(answer, blocks, num_tokens, out)
+    returned = on_blocks(answer, blocks, num_tokens, out)
     if torch.equal(out, before):
         raise Wrong("out was not changed: write into it with out[...] = ...; assigning to the name does nothing")
     if not torch.equal(out[:, num_tokens:], before[:, num_tokens:]):
         raise Wrong(f"out[:, {num_tokens}:] was overwritten: it is padding")
     if same := [i for i in range(num_tokens) if torch.equal(out[:, i], before[:, i])]:
         raise Wrong(f"{len(same)} of {num_tokens} tokens were not written, the first is out[:, {same[0]}]")
+    if returned is not None:
+        raise Wrong(f"out is right, and you return a {type(returned).__name__}: the caller has out, return nothing")
     return out
 
 
 def gathered(blocks: list[Tensor], num_tokens: int, out: Tensor) -> Tensor:
-    return torch.cat([torch.cat(blocks, dim=1)[:, :num_tokens], out[:, num_tokens:]], dim=1)
+    filled = out.clone()
+    solution("02.1")(blocks, num_tokens, filled)
+    return filled
 
 
 ORDER = {"the blocks are in the order of their tokens": lambda blocks, *row: gathered(blocks[::-1], *row)}
-GATHERED = Comparison(ROWS, Expected(gathered, ORDER, explain_tensor), _describe_row, _gathered_into)
+GATHERED = Comparison(ROWS, Expected(gathered, ORDER, explain_exactly), _describe_row, _gathered_into)
 
 
 @exercise("02.1", GATHERED)
@@ -149,6 +161,8 @@ def gather_into(answer: Callable[[list[Tensor], int, Tensor], None]) -> None:
                 f"the values are right, but {writes.made[0]} makes another tensor, and its values are copied twice: "
                 "write each block into out"
             )
+        if not writes.into_out:
+            raise Wrong("the values are right, but torch has not written them: write to out itself, not through NumPy")
         if (too_many := writes.into_out - len(blocks)) > 0:
             raise Wrong(
                 f"the values are right, but {too_many} writes into out too many ({writes.into_out}, the budget is "
@@ -171,12 +185,20 @@ class _Writes(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func._schema.is_mutable:
-            self.into_out += args[0].untyped_storage().data_ptr() == self.out
+        if written := _written(func, args, kwargs or {}):
+            self.into_out += sum(tensor.untyped_storage().data_ptr() == self.out for tensor in written)
         elif torch.is_tensor(result) and result.is_floating_point():
             if result.untyped_storage().data_ptr() not in self.given:
                 self.made.append(func.overloadpacket.__name__)
         return result
+
+
+def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> list[Any]:
+    """List the tensors that an operation writes to, as its schema says."""
+    names = [argument.name for argument in func._schema.arguments]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    written = [given.get(a.name) for a in func._schema.arguments if a.alias_info and a.alias_info.is_write]
+    return [tensor for one in written for tensor in (one if isinstance(one, (list, tuple)) else [one])]
 
 
 # 02.2
@@ -195,4 +217,16 @@ def one_allocation(answer: type[Stage], model: Model) -> None:
         raise Wrong(
             f"the tokens are right, but {filled:,} bytes are filled with zeros, and K and V of all layers are "
             f"{cached.nbytes:,}"
+        )
+    _require_one_tensor(answer, model)
+
+
+def _require_one_tensor(answer: type[Stage], model: Model) -> None:
+    """Raise Wrong unless K and V of all layers lie in one tensor."""
+    stage: Any = stage_on_copy(answer, model, num_blocks=8)
+    past = stage.build_batched_past(begin(stage, [[3, 4, 5], [6] * 9], SamplingParams()), 9)
+    if (made := len({tensor.untyped_storage().data_ptr() for pair in past for tensor in pair})) > 1:
+        raise Wrong(
+            f"the tokens are right, but K and V of {model.config.num_layers} layers lie in {made} tensors; the budget "
+            "is 1, of which each layer's k and v are views"
         )

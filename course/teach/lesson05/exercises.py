@@ -16,11 +16,12 @@ from roseinfer.kernels.cases import paged_case
 from roseinfer.models import Model
 from roseinfer.profiling import bytes_copied, count_ops
 
-from ..exercises.attention_checks import Batch, attention_comparison, draw_lengths
+from ..exercises.attention_checks import LARGE_SCORES, Batch, attention_comparison, draw_lengths
 from ..exercises.contract_check import require_contract
-from ..exercises.drawn import Comparison, Expected, draw, inputs
+from ..exercises.drawn import Comparison, Expected, draw, inputs, part
 from ..exercises.exercise import exercise, register
 from ..exercises.explain import explain_tensor
+from ..exercises.solutions import solution
 from ..exercises.stage_checks import require_stage, require_tokens
 from ..exercises.tensor_checks import named_tensors, require_unchanged
 from ..exercises.wrong import Wrong
@@ -58,9 +59,9 @@ BATCHES = [
 
 @dataclass(frozen=True)
 class Refused:
-    """Refusal of a batch by a ValueError. text: the message of the learner's error."""
+    """Refusal of a batch by a ValueError. text: the message of the error."""
 
-    text: str = ""
+    text: str
 
 
 def _table_or_refusal(answer: Callable[..., object], block_lists: list[list[int]], max_blocks: int) -> object:
@@ -79,9 +80,10 @@ def _table_or_refusal(answer: Callable[..., object], block_lists: list[list[int]
 
 
 def _table(block_lists: list[list[int]], max_blocks: int) -> Tensor | Refused:
-    if any(len(blocks) > max_blocks for blocks in block_lists):
-        return Refused()
-    return _cut_off(block_lists, max_blocks)
+    try:
+        return solution("05.1", torch=torch)(block_lists, max_blocks)
+    except ValueError as error:
+        return Refused(str(error))
 
 
 def _cut_off(block_lists: list[list[int]], max_blocks: int) -> Tensor:
@@ -128,6 +130,8 @@ PLACES = [
     ([[5, 2, 7], [4, 6, 9], [8, 3, 1]], [8, 15, 3], 8),  # at the beginning and at the end of a block, and between
     ([[5, 2, 7]], [16], 8),
     ([[3], [0]], [0, 63], 64),
+    ([[2**30 + 1, 5]], [3], 8),  # an id, and below a position, past what fp32 can count to
+    ([[3, 8]], [2**25 - 1], 2**25),
     *draw(_draw_places),
 ]
 
@@ -142,14 +146,7 @@ def _look_up_with(
     return got
 
 
-def _blocks(table: list[list[int]], positions: list[int], size: int) -> Tensor:
-    return torch.tensor([row[position // size] for row, position in zip(table, positions, strict=True)])
-
-
-def _slots(table: list[list[int]], positions: list[int], size: int) -> Tensor:
-    return torch.tensor([position % size for position in positions])
-
-
+_places_of = partial(_look_up_with, solution("05.2", torch=torch))
 BLOCK_MISTAKES = {
     "these are logical blocks, columns of the table; the table says where each of them is": (
         lambda table, positions, size: torch.tensor([position // size for position in positions])
@@ -165,7 +162,10 @@ BLOCK_MISTAKES = {
 
 LOOK_UP = Comparison(
     PLACES,
-    {"blocks": Expected(_blocks, BLOCK_MISTAKES, explain_tensor), "slots": Expected(_slots, explain=explain_tensor)},
+    {
+        "blocks": Expected(part(_places_of, "blocks"), BLOCK_MISTAKES, explain_tensor),
+        "slots": Expected(part(_places_of, "slots"), explain=explain_tensor),
+    },
     inputs("block_table", "positions", "block_size"),
     _look_up_with,
 )
@@ -242,6 +242,7 @@ CASES: list[Batch] = [
     ([9, 3], 2, 2, 4, 8, "bf16"),
     ([9, 3], 2, 2, 4, 8, "fp16"),
     ([300], 1, 1, 4, 4, "fp32"),  # 75 blocks
+    *LARGE_SCORES,
     *draw(_draw_case),
 ]
 ATTENDED = attention_comparison(CASES, MISTAKES)

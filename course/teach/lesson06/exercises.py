@@ -18,6 +18,7 @@ from ..exercises.contract_check import require_contract
 from ..exercises.drawn import Comparison, Expected, draw, require_all
 from ..exercises.exercise import exercise, register
 from ..exercises.explain import explain_counts
+from ..exercises.solutions import solution
 from ..exercises.stage_checks import require_stage, require_tokens
 from ..exercises.table_schedules import SCHEDULES, describe_schedule, play, require_long_life, require_tables
 from ..exercises.wrong import Wrong
@@ -68,11 +69,7 @@ def _describe_step(num_layers: int, lengths: list[int], size: int) -> str:
     return f"{count(num_layers, 'layer')}, lengths {shown}, blocks of {size}"
 
 
-def _rows(num_layers: int, lengths: list[int], size: int) -> int:
-    return num_layers * sum(n % size == 0 for n in lengths)
-
-
-register("06.1", Comparison(STEPS, Expected(_rows, ROW_MISTAKES), _describe_step))
+register("06.1", Comparison(STEPS, Expected(solution("06.1"), ROW_MISTAKES), _describe_step))
 
 
 # 06.2

@@ -13,9 +13,10 @@ from torch import Tensor
 from course.contract.broken_promises import count
 from roseinfer.kernels import triton_mode
 
-from ..exercises.drawn import Comparison, Expected, draw
+from ..exercises.drawn import Comparison, Expected, draw, part
 from ..exercises.exercise import exercise, register
 from ..exercises.explain import explain_tensor
+from ..exercises.solutions import solution
 from ..exercises.tensor_checks import named_tensors, require_unchanged
 from ..exercises.wrong import Wrong
 from ..measure.kernel_loads import plain_function
@@ -140,20 +141,11 @@ LAUNCHES = [
 ]
 
 
-def _programs(lengths: list[int], heads: int, dim: int, tile: int, width: int, parts: int) -> int:
-    return len(lengths) * heads * parts
-
-
-def _most_tiles(lengths: list[int], heads: int, dim: int, tile: int, width: int, parts: int) -> int:
-    return -(-_longest_walk(lengths, heads, dim, tile) // parts)
+_programs, _most_tiles, _bytes = (part(solution("07.3"), number) for number in range(3))
 
 
 def _longest_walk(lengths: list[int], heads: int, dim: int, tile: int, *rest: int) -> int:
     return -(-max(lengths) // tile)
-
-
-def _bytes(lengths: list[int], heads: int, dim: int, tile: int, width: int, *rest: int) -> int:
-    return sum(lengths) * 2 * heads * dim * width
 
 
 def _tiles_of_all(lengths: list[int], heads: int, dim: int, tile: int, *rest: int) -> int:

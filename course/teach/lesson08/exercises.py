@@ -20,7 +20,7 @@ from .room_checks import H_KV, TOKENS_KEPT, D, make_room, require_device, requir
 
 TOKENS = 500
 MOST_COPIED = 3  # bytes copied for each byte kept, however the tokens come
-SPARE = 2  # bytes held for each byte kept, of a cache that has grown token by token
+FIRST = 16  # tokens, the capacity of a new room
 
 
 @exercise("08.2", TOKENS_KEPT)
@@ -40,12 +40,26 @@ def room_that_doubles(answer: type) -> None:
             f"the values are right, but {TOKENS} tokens, one by one, copy {copied / TOKENS / token:.1f} bytes for each "
             f"byte kept; the budget is {MOST_COPIED}. Does the room double, or grow by the same amount each time?"
         )
-    held = bytes_held(room)
-    if held > SPARE * TOKENS * token:
-        raise Wrong(
-            f"the values are right, but the room for {TOKENS} tokens holds {held:,} bytes; twice what is kept, "
-            f"{SPARE * TOKENS * token:,}, is the most. Begin small (16 tokens), and double only when it is full"
-        )
+    _require_doubling(answer)
+
+
+def _require_doubling(room_class: type) -> None:
+    """Raise Wrong unless a room is for FIRST tokens, and for twice as many until those that come fit."""
+    for appends in ([1] * TOKENS, [5 * FIRST - 1, 2]):
+        room, capacity, num_tokens = make_room(room_class), FIRST, 0
+        for number in appends:
+            token = torch.zeros(number, H_KV, D)
+            room.append(token, token)
+            num_tokens += number
+            while capacity < num_tokens:
+                capacity *= 2
+            held, expected = bytes_held(room), 2 * capacity * H_KV * D * token.itemsize
+            if held != expected:
+                raise Wrong(
+                    f"the values are right, but with {num_tokens} tokens, {number} of them just appended, the room "
+                    f"holds {held:,} bytes, expected {expected:,}, K and V of {capacity} tokens: it begins with "
+                    f"{FIRST}, and doubles until they fit"
+                )
 
 
 @exercise("08.3")

@@ -19,6 +19,7 @@ from roseinfer.kernels.cases import paged_case
 from ..exercises.attention_checks import LARGE_SCORES, Attention, Batch, attention_comparison, draw_lengths
 from ..exercises.drawn import Comparison, Expected, draw, inputs
 from ..exercises.exercise import exercise, register
+from ..exercises.solutions import solution
 from ..exercises.wrong import Failed, Wrong
 from ..measure.kernel_loads import plain_function
 
@@ -57,10 +58,6 @@ def _runs(tokens: list[int], threads: int) -> list[list[int]]:
     return [tokens[start:stop] for start, stop in zip(starts, starts[1:], strict=False)]
 
 
-def _busiest(lengths: list[int], heads: int, threads: int) -> int:
-    return max(map(sum, _runs(_by_head(lengths, heads), threads)))
-
-
 def _rest_to_the_last(lengths: list[int], heads: int, threads: int) -> int:
     tokens = _by_head(lengths, heads)
     least = len(tokens) // threads
@@ -95,7 +92,9 @@ SHARE_MISTAKES: dict[str, Callable[..., Any]] = {
 }
 
 
-register("09.1", Comparison(SHARES, Expected(_busiest, SHARE_MISTAKES), inputs("lengths", "num_kv_heads", "threads")))
+register(
+    "09.1", Comparison(SHARES, Expected(solution("09.1"), SHARE_MISTAKES), inputs("lengths", "num_kv_heads", "threads"))
+)
 
 # 09.3
 
@@ -108,7 +107,7 @@ def _draw_pattern(rng: Random) -> Pattern:
     Some are any bits; others are ordinary numbers, numbers half-way between two bfloat16 numbers or next to that,
     subnormal numbers, and NaN of either sign.
     """
-    shape = rng.choice(((1,), (3,), (2, 3), (2, 1, 2)))
+    shape = rng.choice(((1,), (3,), (2, 3), (2, 1, 2), ()))
     kinds = (
         lambda: rng.getrandbits(32),
         lambda: int(np.float32(rng.uniform(-3, 3)).view(np.uint32)),
@@ -120,19 +119,23 @@ def _draw_pattern(rng: Random) -> Pattern:
 
 
 # 1, -2, what rounds up, both ties; infinity, NaN that an addition or a cut would lose, the largest numbers, 0 and -0;
-# subnormal numbers
+# subnormal numbers; arrays of no number, and of no dimension
 NAN, LARGEST = 0x7FFFFFFF, 0x7F7FFFFF
 PATTERNS: list[Pattern] = [
     *(([bits], (1,)) for bits in (0x3F800000, 0xC0000000, 0x3F80C000, 0x3F808000, 0x3F818000)),
     *(([bits], (1,)) for bits in (0x7F800000, 0xFF800000, NAN, 0x7F800001, LARGEST, 0, 0x80000000, 0x00000001)),
     *(([bits], (1,)) for bits in (0xFFFFFFFF, 0xFFFF8000, 0xFF800001, 0xFFC00000, 0xFF7FFFFF, 0x7F7F7FFF)),
     *(([bits], (1,)) for bits in (0x00008000, 0x00008001, 0x00400000, 0x807FFFFF, 0x80018000)),
+    ([], (0,)),
+    ([], (2, 0, 3)),
+    ([0x3F818000], ()),
     *draw(_draw_pattern),
 ]
 
 
 def _floats(bits: list[int], shape: tuple[int, ...]) -> np.ndarray:
-    return np.array(bits, dtype=np.uint32).view(np.float32).reshape(shape)
+    """Return the numbers in an array whose dimensions lie in memory the other way round, as a transpose has them."""
+    return np.asarray(np.array(bits, dtype=np.uint32).view(np.float32).reshape(shape), order="F")
 
 
 def _describe_bits(bits: list[int], shape: tuple[int, ...]) -> str:
@@ -187,6 +190,8 @@ BIT_MISTAKES: dict[str, Callable[..., np.ndarray]] = {
 def _explain_bits(got: object, want: np.ndarray) -> str | None:
     if got is None:
         return "got None: is a `return` missing?"
+    if isinstance(got, np.generic):  # what NumPy's arithmetic makes of an array of no dimension
+        got = np.asarray(got)
     if not isinstance(got, np.ndarray):
         return f"expected a NumPy array, got {type(got).__name__}"
     if got.dtype != np.uint16:
@@ -256,15 +261,24 @@ def _first_lines(error: Exception) -> str:
 
 
 def _require_tasks(plain: Callable[..., Any]) -> None:
-    """Raise Wrong unless the loop has tasks, and no two of them write to the same array, except `out`.
+    """Raise Wrong unless each row of `out` has a task of its own, and no two tasks write to the same other array.
 
     A race between threads may be won by chance, so the tasks run one after the other here.
     """
-    tasks = _Tasks()
+    tasks, case = _Tasks(), paged_case([9, 3, 0], group=2, head_dim=4, block_size=4)
     with patch.object(numba.prange, "__new__", lambda _, *bounds: tasks.run(*bounds)):
-        _as_attention(plain)(*paged_case([9, 3, 0], group=2, head_dim=4, block_size=4))
-    if not tasks.number:
+        _as_attention(plain)(*case)
+    if not tasks.rows:
         raise Wrong("the values are right, but no task runs side by side with another: loop over the tasks with prange")
+    if (most := max(tasks.rows)) > 1:
+        raise Wrong(
+            f"the values are right, but one task writes {most} rows of out, and a task is one thread's: make it one "
+            "for each (sequence, query head), and no prange inside of another, which is a range"
+        )
+    if (written := sum(tasks.rows)) < (rows := case.q.size(0) * case.q.size(1)):
+        raise Wrong(
+            f"the values are right, but prange's tasks write {written} of {rows} rows of out, one thread the rest"
+        )
     if tasks.shared:
         raise Wrong(
             f"right as plain Python, wrong when tasks run side by side: {tasks.shared} is made before the loop, and "
@@ -273,30 +287,39 @@ def _require_tasks(plain: Callable[..., Any]) -> None:
 
 
 class _Tasks:
-    """Stands in for prange, and finds the caller's arrays, made before the first task, that two tasks write to."""
+    """Stands in for prange, and finds the caller's arrays, made before the first task, that two tasks write to.
+
+    rows: how many rows of `out` each task of an outermost prange has written; what it writes again does not count.
+    """
 
     def __init__(self) -> None:
-        self.number, self.shared = 0, ""
+        self.rows: list[int] = []
+        self.shared = ""
+        self.is_inside = False
 
     def run(self, *bounds: int) -> Iterator[int]:
+        if self.is_inside:  # as Numba does it
+            return iter(range(*bounds))
         caller = sys._getframe(2)  # run, the lambda that stands for prange, the loop
         code, known = caller.f_code, caller.f_locals
-        made = set(known) - set(code.co_varnames[: code.co_argcount])
-        arrays = {name: known[name] for name in sorted(made) if isinstance(known[name], np.ndarray)}
+        out, *given = code.co_varnames[: code.co_argcount]
+        arrays = {n: known[n] for n in sorted(set(known) - set(given)) if isinstance(known[n], np.ndarray)}
+        return self._tasks(range(*bounds), arrays, out)
+
+    def _tasks(self, numbers: range, arrays: dict[str, np.ndarray], out: str) -> Iterator[int]:
         written = {name: np.zeros(array.shape, bool) for name, array in arrays.items()}
-
-        def tasks() -> Iterator[int]:
-            for task in range(*bounds):
-                before = {name: array.copy() for name, array in arrays.items()}
-                self.number += 1
-                yield task
-                for name, array in arrays.items():
-                    changed = (array != before[name]) & ~((array != array) & (before[name] != before[name]))
-                    if (changed & written[name]).any():
-                        self.shared = name
-                    written[name] |= changed
-
-        return tasks()
+        for task in numbers:
+            before = {name: array.copy() for name, array in arrays.items()}
+            self.is_inside = True
+            yield task
+            self.is_inside = False
+            for name, array in arrays.items():
+                changed = (array != before[name]) & ~((array != array) & (before[name] != before[name]))
+                if name == out:
+                    self.rows.append(int((changed & ~written[name]).any(-1).sum()))
+                elif (changed & written[name]).any():
+                    self.shared = name
+                written[name] |= changed
 
 
 def _walk(shrink_acc: bool = True, shrink_total: bool = True) -> Attention:

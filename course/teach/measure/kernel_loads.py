@@ -118,8 +118,8 @@ def watched(access: Access) -> Iterator[None]:
 
 
 def _let_through(mask: Any) -> np.ndarray:
-    """Return the booleans of a mask. A block pointer's mask is an array already."""
-    return mask if isinstance(mask, np.ndarray) else mask.data
+    """Return the booleans of a mask, which `&` with a scalar turns to integers. A block pointer's is an array."""
+    return (mask if isinstance(mask, np.ndarray) else mask.data).astype(bool)
 
 
 def _nan_like(ptrs: Any) -> Any:

@@ -21,7 +21,6 @@ def kv_bytes(c, n, width, tensors=2, heads=None, layers=None):
 test_wrong_bytes = wrong_answers(
     "00.3",
     {
-        "four bytes a value": (lambda c, n, width: kv_bytes(c, n, 4), "bytes_per_value=1: you return 8, expected 2"),
         "a token too few": (
             lambda c, n, width: kv_bytes(c, n - 1, width),
             "num_tokens=1, bytes_per_value=1: you return 0, expected 2",
@@ -159,9 +158,6 @@ test_a_wrong_decode_loop = wrong_answers(
 test_right_bytes = right_answers(
     "00.3",
     {
-        "a float": lambda c, n, width: 2.0 * c.num_layers * c.num_kv_heads * c.head_dim * n * width,
-        "NumPy's integer": lambda c, n, w: np.prod([2, c.num_layers, c.num_kv_heads, c.head_dim, n, w], dtype=np.int64),
-        "a tensor": lambda c, n, width: torch.tensor(kv_bytes(c, n, width)),
         "added up token by token": lambda c, n, width: sum(kv_bytes(c, 1, width) for _ in range(n)),
         "a tensor's own size": lambda c, n, width: (
             torch.empty(2, c.num_layers, c.num_kv_heads, n, c.head_dim, dtype=torch.int8).numel() * width
@@ -170,35 +166,13 @@ test_right_bytes = right_answers(
 )
 
 
-def counted_in_a_loop(prompt_len, new_tokens):
-    counts, length = [0, 0], prompt_len
-    for step in range(new_tokens):
-        counts[0] += length
-        counts[1] += 1 if step else prompt_len
-        length += 1
-    return counts
-
-
 test_right_tokens_computed = right_answers(
     "00.1",
     {
-        "a list, counted step by step": counted_in_a_loop,
         "Gauss's sum": lambda p, n: (n * (2 * p + n - 1) / 2, p + n - 1),
         "an array": lambda p, n: np.array([np.arange(p, p + n).sum(), p + n - 1]),
     },
 )
-
-
-def in_a_for_loop(stage, prompt_ids, max_tokens):
-    seq = Sequence(prompt_ids)
-    logits, new = stage.prefill(seq), []
-    for i in range(max_tokens):
-        if i > 0:
-            logits = stage.decode([seq])
-        new.append(logits.flatten().numpy().argmax())
-        seq.append(int(new[-1]))
-    stage.free(seq)
-    return new  # NumPy's integers
 
 
 def by_recursion(stage, prompt_ids, max_tokens):
@@ -225,7 +199,6 @@ def with_the_courses_sampler(stage, prompt_ids, max_tokens):
 test_a_right_decode_loop = right_answers(
     "00.2",
     {
-        "a for loop, NumPy's integers": in_a_for_loop,
         "a recursion, a tuple": by_recursion,
         "the course's own step, a tensor": with_the_courses_sampler,
     },

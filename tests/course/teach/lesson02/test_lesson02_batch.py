@@ -102,6 +102,10 @@ test_wrong_allocations = wrong_answers(
             allocating(lambda config, layers, two, *row: torch.stack([torch.zeros(layers, *row) for _ in "kv"], dim=1)),
             "the gather makes 2 zeroed tensors a step; the budget is 1",
         ),
+        "copies of one": (
+            parting(lambda batch, layer: batch[layer].clone().unbind(0)),
+            "lie in 2 tensors; the budget is 1, of which each layer's k and v are views",
+        ),
         "always fp32": (
             changed(BatchOfMyOwn, allocate=lambda self, *shape: torch.zeros(shape)),
             "a model in bf16: layer 0, prompt 0 (150 cached tokens) of a new batch: k: dtype float32",
@@ -129,18 +133,6 @@ test_wrong_allocations = wrong_answers(
     },
     model="small",
 )
-
-
-class OneTensor(PreallocGather):
-    """[num_layers, 2, B, H_kv, T, D] itself is what comes back."""
-
-    def build_batched_past(self, seqs, longest):
-        c = self.config
-        past = self.blocks[0][0][0].new_zeros((c.num_layers, 2, len(seqs), c.num_kv_heads, longest, c.head_dim))
-        for i, seq in enumerate(seqs):
-            for layer, (k, v) in enumerate(past):
-                self.gather_sequence_into(seq, layer, k[i], v[i])
-        return past
 
 
 class PadsZeroed(BatchOfMyOwn):
@@ -175,8 +167,6 @@ class OneLongRow(PreallocGather):
 test_right_allocations = right_answers(
     "02.2",
     {
-        "inherited": changed(BatchOfMyOwn),
-        "one tensor": OneTensor,
         "pads zeroed alone": PadsZeroed,
         "one long row": OneLongRow,
     },

@@ -150,15 +150,6 @@ test_a_wrong_append = wrong_answers(
 )
 
 
-class Unbound(AppendOfMyOwn):
-    """No selects but those into the blocks."""
-
-    def append(self, seqs, step):
-        for layer, pair in enumerate(step.new):
-            for seq, k, v in zip(seqs, *(tensor.unbind() for tensor in pair), strict=True):
-                self.append_token(seq, layer, k, v)
-
-
 class FromTheBatch(SelectAppend):
     """Nothing is kept: the last column of what attention read."""
 
@@ -192,8 +183,6 @@ class WrittenInTheStep(SelectAppend):
 test_a_right_append = right_answers(
     "03.1",
     {
-        "inherited": changed(AppendOfMyOwn),
-        "unbound": Unbound,
         "from the batch": FromTheBatch,
         "a function for a step": WrittenInTheStep,
     },

@@ -40,15 +40,6 @@ def refuse_and_say(block_lists, max_blocks):
     return table_of(block_lists, max_blocks)
 
 
-def guard_after_the_loop(block_lists, max_blocks):
-    rows = []
-    for blocks in block_lists:
-        rows.append((blocks + [0] * max_blocks)[:max_blocks])
-    if len(blocks) > max_blocks:
-        raise ValueError(f"{len(blocks)} blocks, allowed: max_blocks={max_blocks}")
-    return torch.tensor(rows, dtype=torch.int32)
-
-
 def guard_of_the_batch(block_lists, max_blocks):
     if len(block_lists) > max_blocks:
         raise ValueError(f"{len(block_lists)} sequences")
@@ -131,10 +122,6 @@ test_a_wrong_table = wrong_answers(
         "as wide as the longest": (widest, "shape (1, 0), expected (1, 2)"),
         "int64": (lambda lists, most: table_of(lists, most).long(), "dtype int64, expected int32"),
         "minus one where no block is": (padded_with_minus_one, "got -1, expected 0"),
-        "guard after the loop": (
-            guard_after_the_loop,
-            "block_lists=[[2, 3], [1]], max_blocks=1: you return a table of shape (2, 1), expected a ValueError",
-        ),
         "guard of the batch": (guard_of_the_batch, "refused with ValueError('5 sequences'), but every sequence fits"),
         "a full row refused": (
             a_full_row_refused,

@@ -164,19 +164,6 @@ test_a_wrong_cost = wrong_answers(
             with_part(1, lambda *case: max(1, cost(*case)[1])),
             "lengths [0], 1 KV head of 32, tile 16, 2 bytes per value, 1 part: tiles: you return 1, expected 0",
         ),
-        "tiles of a whole sequence": (
-            with_part(1, lambda lengths, h, d, t, w, parts: -(-max(lengths) // t)),
-            "its tiles are shared by num_parts programs",
-        ),
-        "parts that are too even": (
-            with_part(1, lambda lengths, h, d, t, w, parts: -(-max(lengths) // t) // parts),
-            "some part has one tile more",
-        ),
-        "no programs for parts": (
-            with_part(0, lambda lengths, h, *rest: len(lengths) * h),
-            "each part of a sequence has a program per KV head",
-        ),
-        "every part loads all": (with_part(2, lambda *case: cost(*case)[2] * case[-1]), "parts add no loads"),
     },
 )
 

@@ -106,7 +106,7 @@ WRONG_KERNELS = {  # the mistake -> (what stands in the solution, what in its pl
     ),
     "values masked without other": (
         ("v_cache + at, mask=readable, other=0.0", "v_cache + at, mask=readable"),
-        "blocks that are not full: NaN came in: a slot past context_lens was read, mask the loads of K and V with",
+        "blocks that are not full: NaN came in: a slot past the sequence's own context_lens was read, mask the loads",
     ),
     "the query masked without other": (
         ("tl.load(q + q_at, mask=real, other=0.0)", "tl.load(q + q_at, mask=real)"),
@@ -145,7 +145,8 @@ WRONG_KERNELS = {  # the mistake -> (what stands in the solution, what in its pl
     ),
     "rows as wide as needed": (
         ("seq * table_row", "seq * (1 + (num_cached + BLOCK_SIZE - 1) // BLOCK_SIZE)"),
-        "several blocks: NaN came in",
+        "several full blocks: right for one tile: each tile goes on from the top, total and acc of the one before it, "
+        "and reads the block in its own column of row `seq`",
     ),
     "the pool written": (
         (

@@ -24,10 +24,10 @@ Room, Contiguous, MyStep, Mine, Doubling, Draft, Repaired = (
 
 
 class OneTensor:
-    """K and V in one tensor, tokens first, made on the first append."""
+    """K and V in one tensor, tokens first."""
 
     def __init__(self, num_kv_heads, head_dim, dtype, device):
-        self.kv_tokens = torch.empty(1, 2, num_kv_heads, head_dim, dtype=dtype, device=device)
+        self.kv_tokens = torch.empty(16, 2, num_kv_heads, head_dim, dtype=dtype, device=device)
         self.count = 0
 
     def append(self, k, v):

@@ -51,6 +51,13 @@ class DoublesOnce(Room):
             self.keys, self.values = self.grown(self.keys, capacity), self.grown(self.values, capacity)
 
 
+class DoublesOrFits(Room):
+    def make_room(self, num_tokens):
+        if self.keys.size(1) < num_tokens:
+            capacity = max(2 * self.keys.size(1), num_tokens)
+            self.keys, self.values = self.grown(self.keys, capacity), self.grown(self.values, capacity)
+
+
 class OneForAll(Room):
     """Class attributes: every room has the same tensors."""
 
@@ -150,8 +157,12 @@ test_wrong_rooms = wrong_answers(
             "the values are right, but kv() copies: return slices",
         ),
         "always fp32": (always(dtype=torch.float32), "fp64: k: dtype float32, expected float64"),
-        "huge from the start": (Huge, "the room for 500 tokens holds 262,144 bytes; twice what is kept"),
+        "huge from the start": (Huge, "the room holds 262,144 bytes, expected 1,024, K and V of 16 tokens"),
         "doubles once": (DoublesOnce, "RuntimeError"),
+        "doubles once, or takes what it needs": (
+            DoublesOrFits,
+            "with 79 tokens, 79 of them just appended, the room holds 5,056 bytes, expected 8,192, K and V of 128",
+        ),
         "keys alone": (giving(lambda k, v: k), "expected (k, v), got Tensor"),
         "an object": (3, "you give 3, expected the class Room"),
         "one for all": (OneForAll, "k of a room holds the tokens of another room: do all rooms share their tensors?"),
