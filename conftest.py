@@ -137,8 +137,9 @@ class Solved(pytest.Item):
     """The notebook's solutions in place of its exercises: every check says PASS, and no cell that they reach fails."""
 
     def runtest(self) -> None:
+        from course.teach.exercises.solutions import parse_solutions
         from tools.notebooks import plain_text
-        from tools.solutions import check_cells, fill, parse_solutions, reached, stubs
+        from tools.solutions import check_cells, fill, reached, stubs
 
         notebook = self.parent
         for cell in notebook.cells:

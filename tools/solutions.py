@@ -1,8 +1,7 @@
 """Exercises in notebooks and their answers in notebooks/solutions/<same stem>.py: finds and checks both.
 
 In a notebook: the stub's cell has the tag `exercise` and the metadata {"exercise": "01.2"}; a later cell calls
-teach.check("01.2", ...). In the solutions: a line `# --- 01.2` begins the source that takes the stub's place.
-What stands before the first such line (docstring, imports for linters) belongs to no exercise.
+teach.check("01.2", ...). How a file of solutions is written, course/teach/exercises/solutions.py tells.
 """
 
 from __future__ import annotations
@@ -18,20 +17,6 @@ from course.teach.exercises.exercise import find
 from tools.notebooks import plain_text
 
 MAY_BIND = (ast.If, ast.For, ast.While, ast.Try, ast.Match)  # statements that may bind a name, or not
-SECTION = re.compile(r"^# --- (\S+)[^\S\n]*\n", re.MULTILINE)
-
-
-def parse_solutions(text: str) -> dict[str, str]:
-    """Parse exercise id -> source. Raises ValueError for an id that comes twice, or an empty section."""
-    _, *parts = SECTION.split(text)
-    found: dict[str, str] = {}
-    for exercise_id, source in zip(parts[::2], parts[1::2], strict=True):
-        if exercise_id in found:
-            raise ValueError(f"section {exercise_id} comes twice")
-        if not source.strip():
-            raise ValueError(f"section {exercise_id} is empty")
-        found[exercise_id] = source.strip() + "\n"
-    return found
 
 
 def stubs(nb: NotebookNode) -> dict[str, NotebookNode]:

@@ -13,7 +13,7 @@ import pytest
 from lab import FLAGS, ROOT, THIS_NOTEBOOK, JupyterLab, chromium, copy_of, new_notebook, running_lab
 from tiers import in_every_run
 
-from tools.solutions import parse_solutions
+from course.teach.exercises.solutions import parse_solutions
 
 pytestmark = [
     pytest.mark.browser,

@@ -13,8 +13,8 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from course.teach.exercises.solutions import parse_solutions
 from roseinfer.paths import ROOT
-from tools.solutions import parse_solutions
 
 pytestmark = pytest.mark.slow
 

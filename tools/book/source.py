@@ -8,11 +8,11 @@ from pathlib import Path
 
 import nbformat
 
+from course.teach.exercises.solutions import parse_solutions
 from roseinfer.paths import ROOT
 from tools.book.launch import check_repository
 from tools.book.lesson_page import chart_html, is_chart, to_page
 from tools.book.links import rewrite_links
-from tools.solutions import parse_solutions
 
 CHART = re.compile(r"<!-- chart: (?P<notebook>\S+) (?P<call>\S+) -->")
 OWN = ROOT / "docs" / "book"

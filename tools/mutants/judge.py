@@ -33,10 +33,11 @@ from typing import Any
 import nbformat
 
 from course.contract.time_limit import TookTooLong, time_limit
+from course.teach.exercises.solutions import parse_solutions
 from course.teach.journal import entries as journal
 from roseinfer.paths import ROOT
 from tools.mutants.mutations import mutations
-from tools.solutions import check_cells, parse_solutions
+from tools.solutions import check_cells
 
 try:
     import tomllib

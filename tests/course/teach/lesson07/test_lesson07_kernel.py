@@ -12,12 +12,12 @@ from wrong_answers import assert_accepted, assert_refused, edited, right_cases, 
 
 from course.teach import check, paged_case
 from course.teach.exercises.kernel_checks import MISTAKES, plain_attention, trials
+from course.teach.exercises.solutions import parse_solutions
 from course.teach.measure.kernel_loads import GuardedKernel, OutOfBounds
 from roseinfer.kernels import triton_mode
 from roseinfer.paths import ROOT
 from stages.s05_block_table import paged_attention_reference
 from stages.s07_triton_paged import power_of_two
-from tools.solutions import parse_solutions
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs_triton]
 SOLUTIONS = parse_solutions((ROOT / "notebooks/solutions/07_triton_paged.py").read_text(encoding="utf-8"))

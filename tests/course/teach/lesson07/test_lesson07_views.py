@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from course.teach import count_loads, draw_programs, paged_case, side_by_side
+from course.teach.exercises.solutions import parse_solutions
 from course.teach.measure.kernel_loads import GuardedKernel, plain_function
 from roseinfer.generate import begin
 from roseinfer.kernels import triton_mode
@@ -18,7 +19,6 @@ from roseinfer.sequence import SamplingParams
 from stages import BlockTableCache
 from stages.s05_block_table import paged_attention_reference
 from stages.s07_triton_paged import paged_attention_triton, paged_decode_kernel
-from tools.solutions import parse_solutions
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs_triton]
 SOLUTIONS = parse_solutions((ROOT / "notebooks/solutions/07_triton_paged.py").read_text(encoding="utf-8"))

@@ -6,9 +6,9 @@ import nbformat
 import torch
 import torch.nn.functional as F
 
+from course.teach.exercises.solutions import parse_solutions
 from roseinfer.paths import ROOT
 from roseinfer.stage import Stage
-from tools.solutions import parse_solutions
 
 SOLUTIONS = ROOT / "notebooks/solutions/08_your_own_stage.py"
 NOTEBOOK = ROOT / "notebooks/08_your_own_stage.ipynb"

@@ -13,8 +13,8 @@ from numba import njit, prange
 from wrong_answers import assert_refused, edited, right_answers, wrong_answers
 
 from course.teach import check
+from course.teach.exercises.solutions import parse_solutions
 from roseinfer.paths import ROOT
-from tools.solutions import parse_solutions
 
 pytestmark = pytest.mark.slow
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from wrong_answers import edited, right_answers, wrong_answers
 
+from course.teach.exercises.solutions import parse_solutions
 from course.teach.lessona2.events import FORWARD
 from roseinfer.paths import ROOT
-from tools.solutions import parse_solutions
 
 SOLUTIONS = parse_solutions((ROOT / "notebooks/solutions/a2_reading_a_trace.py").read_text(encoding="utf-8"))
 COUNTS, INSIDE, SELF, IDLE = (source.split('"""')[1] for source in SOLUTIONS.values())

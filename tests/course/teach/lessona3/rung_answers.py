@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from wrong_answers import assert_accepted, assert_refused, edited, right_cases, wrong_cases
 
+from course.teach.exercises.solutions import parse_solutions
 from roseinfer.kernels import triton_mode
 from roseinfer.paths import ROOT
-from tools.solutions import parse_solutions
 
 SOLUTIONS = parse_solutions((ROOT / "notebooks/solutions/a3_triton_from_zero.py").read_text(encoding="utf-8"))
 interpreted = pytest.mark.skipif(triton_mode.MODE != "interpret", reason="the interpreter's own ways")
