@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import linecache
 import re
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -39,16 +40,23 @@ def solutions_of(lesson: str) -> dict[str, str]:
     return parse_solutions(path.read_text(encoding="utf-8"))
 
 
-def solution(exercise_id: str, **names: Any) -> Any:
+def solution(exercise_id: str, changes: Mapping[str, str] | None = None, **names: Any) -> Any:
     """Run the solution of an exercise and return what its stub asks for: a function, a class or a value.
 
     Args:
         exercise_id: of the exercise, such as "05.2".
+        changes: maps texts of the solution to what stands in their place, for an answer with a mistake.
         names: global names of the notebook that the solution uses, such as torch=torch.
 
-    A stub that asks for several, as for a step and the stage that takes it, has what is checked last.
+    A stub that asks for several, as for a step and the stage that takes it, has what is checked last. Raises ValueError
+    for a text that the solution does not have.
     """
-    source, place = solutions_of(exercise_id[:2])[exercise_id], f"<solution of {exercise_id}>"
+    source = solutions_of(exercise_id[:2])[exercise_id]
+    for text, instead in (changes or {}).items():
+        if text not in source:
+            raise ValueError(f"the solution of {exercise_id} does not have {text!r}")
+        source = source.replace(text, instead)
+    place = f"<solution of {exercise_id}{' with a mistake' if changes else ''}>"
     linecache.cache[place] = (len(source), None, source.splitlines(keepends=True), place)  # Triton and Numba read it
     namespace = {"__name__": "solution", **names}
     exec(compile(source, place, "exec"), namespace)
