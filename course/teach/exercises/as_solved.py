@@ -7,68 +7,63 @@ register("14.2", Comparison(POOLS, as_solved("14.2", MISTAKES), inputs("lengths"
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from operator import itemgetter
 from typing import Any
 
-from .drawn import Expected
+from .drawn import Call, Expected, values_of
 from .explain import explain_value
 from .solutions import solution
 
-# Texts of the solution -> what a mistake has in their place; or a function of an answer's arguments.
+# Texts of the solution -> what a mistake has in their place; or a function of a case that returns the mistaken value.
 Mistake = Mapping[str, str] | Callable[..., Any]
-Given = Callable[..., tuple[Any, ...]]
-
-
-def as_is(value: Any) -> Any:
-    return value
-
-
-def the_case(*case: Any) -> tuple[Any, ...]:
-    return case
 
 
 def as_solved(
     exercise_id: str,
     mistakes: Mapping[str, Mistake],
     explain: Callable[[Any, Any], str | None] = explain_value,
-    given: Given = the_case,
-    part: Callable[[Any], Any] = as_is,
+    call: Call | None = None,
     **names: Any,
 ) -> Expected:
     """Expect what the solution returns.
 
     Args:
         exercise_id: of the exercise, such as "05.2".
-        mistakes: maps why an answer is wrong to the mistake; a function returns the mistaken value itself.
+        mistakes: maps why an answer is wrong to the mistake.
         explain: compares two values, see Expected.
-        given: makes an answer's arguments of a case.
-        part: takes the value out of what the solution returns.
+        call: what to do with the solution, as Comparison has it for answers. None: call it with the case.
         names: global names of the notebook that the solution uses, such as torch=torch.
     """
 
-    def value(answer: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *case: part(answer(*given(*case)))
+    def on_cases(answer: Callable[..., Any]) -> Callable[..., Any]:
+        return (lambda *case: call(answer, *case)) if call else answer
 
     def mistaken(mistake: Mistake) -> Callable[..., Any]:
-        if isinstance(mistake, Mapping):
-            return value(solution(exercise_id, mistake, **names))
-        return lambda *case: mistake(*given(*case))
+        return mistake if callable(mistake) else on_cases(solution(exercise_id, mistake, **names))
 
     wrong = {why: mistaken(mistake) for why, mistake in mistakes.items()}
-    return Expected(value(solution(exercise_id, **names)), wrong, explain)
+    return Expected(on_cases(solution(exercise_id, **names)), wrong, explain)
 
 
 def as_solved_by_name(
-    exercise_id: str, mistakes: Mapping[str, Mapping[str, Mistake]], **options: Any
+    exercise_id: str,
+    mistakes: Mapping[str, Mapping[str, Mistake]],
+    explain: Callable[[Any, Any], str | None] = explain_value,
+    call: Call | None = None,
+    **names: Any,
 ) -> dict[str, Expected]:
-    """Expect several values: the solution returns a tuple of them.
+    """Expect several values of the solution, each by its name.
 
     Args:
         exercise_id: of the exercise, such as "05.2".
-        mistakes: maps each value's name, in the order of the tuple, to the mistakes that are told for it.
-        options: explain, given and names, as for as_solved.
+        mistakes: maps the name of each value to the mistakes that are told for it.
+        explain: compares two values, see Expected.
+        call: what to do with the solution: it returns a dict of the values by name, and maybe of more. None: call it
+            with the case, and take its values in the order of their names.
+        names: global names of the notebook that the solution uses, such as torch=torch.
     """
-    return {
-        name: as_solved(exercise_id, wrong, part=itemgetter(place), **options)
-        for place, (name, wrong) in enumerate(mistakes.items())
-    }
+    by_name = call or values_of(*mistakes)
+
+    def one(name: str) -> Call:
+        return lambda answer, *case: by_name(answer, *case)[name]
+
+    return {name: as_solved(exercise_id, wrong, explain, one(name), **names) for name, wrong in mistakes.items()}
