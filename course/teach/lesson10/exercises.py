@@ -165,7 +165,8 @@ def _run_on(answer: Callable[..., Tensor], case: FlatCase) -> dict[str, Tensor]:
     handed = FlatCase(*(tensor.clone() for tensor in case))
     got = answer(*handed)
     read_only = [name for name in case._fields if not name.endswith("_cache")]
-    require_unchanged(*([getattr(made, name) for name in read_only] for made in (case, handed)), read_only)
+    before, after = ([getattr(made, name) for name in read_only] for made in (case, handed))
+    require_unchanged(before, after, read_only)
     return {"k_cache": handed.k_cache, "v_cache": handed.v_cache, "attention": got}
 
 
