@@ -156,13 +156,10 @@ def _replayed(
     step = answer(handed, token_ids, positions, ids)
     if not callable(step):
         raise Wrong(f"make_step returned {type(step).__name__}, expected the step, a function without arguments")
-    other = answer(
-        scores.flip(0),
-        torch.ones_like(token_ids),
-        torch.full_like(positions, start),
-        [b % (vocab - 1) + 1 for b in banned],
-    )
-    _require_eager(step, scores, token_ids, positions, banned)
+    _require_eager(step, scores, token_ids, positions, banned, "called once")
+    others = torch.ones_like(token_ids), torch.full_like(positions, start), [b % (vocab - 1) + 1 for b in banned]
+    other = answer(scores.flip(0), *others)
+    _require_eager(step, scores, token_ids, positions, banned, "called after a second make_step, for other buffers")
     graph, graph_of_other = _captured(step), _captured(other)
     replays: list[tuple[Tensor, Tensor, Tensor]] = []
     for _ in range(6):
@@ -170,18 +167,20 @@ def _replayed(
         positions.copy_(start + draw_ints(20, (num_rows,)))
         before = token_ids.clone(), positions.clone()
         got = graph.replay()
-        graph_of_other.replay()  # a second step of other buffers, which must not disturb the first
+        graph_of_other.replay()  # which must not write to what the first one returned
         require_unchanged(before, (token_ids, positions), ("token_ids", "positions"), ": a step only reads it")
         replays.append((*before, got.clone()))
     require_unchanged([scores, torch.tensor(banned)], [handed, torch.tensor(ids)], ("scores", "banned"))
     return scores, list(banned), replays
 
 
-def _require_eager(step: Callable[[], Any], scores: Tensor, token_ids: Tensor, positions: Tensor, banned: Any) -> None:
-    """Check a first call without a graph, on rows that all begin at position 0, as in the broken step."""
+def _require_eager(
+    step: Callable[[], Any], scores: Tensor, token_ids: Tensor, positions: Tensor, banned: Any, when: str
+) -> None:
+    """Check a call without a graph, on rows that all begin at position 0, as in the broken step."""
     got, want = step(), _next_tokens(scores, token_ids, positions, list(banned))
     if message := explain_tensor(got, want):
-        raise Wrong(f"called once, with token_ids={token_ids.tolist()} and positions of 0: {message}")
+        raise Wrong(f"{when}, with token_ids={token_ids.tolist()} and positions of 0: {message}")
 
 
 def _captured(step: Callable[[], Any]) -> Any:
@@ -209,7 +208,9 @@ def _why_stale(answer: Callable[..., Any]) -> str:
 
     if all_from(lambda ids, at: (ids, torch.zeros_like(at))):
         return "; in every replay each position counts as 0: does the step read `positions` itself, and not a copy?"
-    if any(all_from(lambda ids, at, n=n: (ids, torch.full_like(at, n))) for n in range(1, 4)):  # captures call it
+    if any(
+        all_from(lambda ids, at, n=n: (ids, torch.full_like(at, n))) for n in range(1, 5)
+    ):  # the check and the capture call it
         return "; in every replay the position is that of the capture"
     if all_from(lambda ids, at: (torch.ones_like(ids), torch.zeros_like(at))):
         return "; all are the tokens of the capture: the step reads a copy of its buffers"
