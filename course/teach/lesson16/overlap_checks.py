@@ -295,9 +295,8 @@ def _judge_tokens(answer: type[Stage], where: str, stop_at: int | None = None, *
 def _judge_two(answer: type[Stage]) -> None:
     """Judge two stages whose steps come in turns, for as long as the one has work, and then the other alone."""
     where = "two stages of the class, a step of each in turn"
-    (one, of_one), (other, of_other) = (
-        _begun(answer, PROMPTS, NEW_TOKENS, **sizes) for sizes in ({}, {"num_blocks": 9})
-    )
+    one, of_one = _begun(answer, PROMPTS, NEW_TOKENS)
+    other, of_other = _begun(answer, PROMPTS, NEW_TOKENS, num_blocks=9)
     while one.has_work:
         _one_step(one, of_one, where)
         _one_step(other, of_other, where)
