@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from course.contract.broken_promises import count
@@ -18,9 +19,10 @@ from roseinfer.models import Model
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
+from ..exercises.as_solved import as_solved_by_name
 from ..exercises.attention_checks import DTYPES, explain_attention
 from ..exercises.contract_check import require_contract
-from ..exercises.drawn import Comparison, Expected, draw, inputs, require_all
+from ..exercises.drawn import Comparison, draw, inputs, require_all
 from ..exercises.exercise import exercise, register
 from ..exercises.stage_checks import require_stage, require_tokens
 from ..exercises.table_schedules import SCHEDULES, describe_schedule, play, require_long_life, schedule
@@ -37,7 +39,7 @@ def _draw_flat(rng: Random) -> Flat:
     cached = [rng.choice((0, 1, size - 1, size, rng.randint(0, 2 * size))) for _ in range(num_seqs)]
     new = [rng.choice((1, 1, 2, size + 1)) for _ in range(num_seqs)]
     used = [-(-(c + n) // size) + rng.randint(0, 1) for c, n in zip(cached, new, strict=True)]
-    ids = iter(rng.sample(range(40), sum(used)) if sum(used) <= 40 else rng.sample(range(400), sum(used)))
+    ids = iter(rng.sample(range(rng.choice((40, 40, 10**6)) + sum(used)), sum(used)))  # slots may need 32 bits
     return [[next(ids) for _ in range(n)] for n in used], cached, new, size
 
 
@@ -47,6 +49,8 @@ FLAT_BATCHES: list[Flat] = [
     ([[5, 2]], [3], [3], 4),  # a chunk across an edge
     ([[4], [1]], [1, 0], [1, 2], 4),
     ([[4, 0], [1], [7, 3, 6]], [4, 0, 9], [1, 2, 3], 4),
+    ([[2, 5], [2, 3]], [4, 4], [1, 1], 4),  # a block that two sequences share
+    ([[0], *([*range(i + 40, i, -1)] for i in range(20))], [1] + [70] * 20, [1] + [10] * 20, 2),
     *draw(_draw_flat),
 ]
 
@@ -65,65 +69,46 @@ def _starts(blocks: list[list[int]], cached: list[int], new: list[int], size: in
     return [sum(new[:i]) for i in range(len(new) + 1)]
 
 
-POSITION_MISTAKES = {
-    "every sequence counts from 0: the cached tokens come before the new ones": (
-        lambda blocks, cached, new, size: [j for n in new for j in range(n)]
-    ),
-    "one too many: the first token of a sequence has position 0": _per_token(lambda row, position, size: position + 1),
-    "these are places in the flat batch, not in a sequence": lambda blocks, cached, new, size: list(range(sum(new))),
+FLAT_MISTAKES = {
+    "positions": {
+        "every sequence counts from 0: the cached tokens come before the new ones": {
+            "positions.append(position)": "positions.append(position - cached)"
+        },
+        "one too many: the first token of a sequence has position 0": {
+            "positions.append(position)": "positions.append(position + 1)"
+        },
+        "these are places in the flat batch, not in a sequence": {
+            "positions.append(position)": "positions.append(len(positions))"
+        },
+    },
+    "slot_mapping": {
+        "these are logical slots, as if a sequence began at the pool's first slot; its row names its blocks": {
+            "blocks[column] * block_size + offset": "position"
+        },
+        "these are block ids: a slot is block * block_size + offset": {" * block_size + offset": ""},
+        "the block is missing, these are offsets in it": {"blocks[column] * block_size + offset": "offset"},
+        "every token of a sequence goes to its first block": {"blocks[column]": "blocks[0]"},
+        "a block holds block_size tokens: its first slot is block * block_size": {" * block_size": ""},
+    },
+    "query_start": {
+        "the number of all tokens is missing at the end: without it the last sequence has no end": {
+            "accumulate(num_new)": "accumulate(num_new[:-1])"
+        },
+        "the first sequence begins at 0": {"[0, *": "[*"},
+        "these are lengths: query_start is their running sum": {"[0, *accumulate(num_new)]": "num_new"},
+        "it counts new tokens only, not the cached ones": {
+            "accumulate(num_new)": "accumulate(map(sum, zip(num_cached, num_new)))"
+        },
+    },
 }
-SLOT_MISTAKES = {
-    why: _per_token(rule)
-    for why, rule in {
-        "these are logical slots, as if a sequence began at the pool's first slot; its row names its blocks": (
-            lambda row, position, size: position
-        ),
-        "these are block ids: a slot is block * block_size + offset": lambda row, position, size: row[position // size],
-        "the block is missing, these are offsets in it": lambda row, position, size: position % size,
-        "every token of a sequence goes to its first block": (
-            lambda row, position, size: row[0] * size + position % size
-        ),
-        "a block holds block_size tokens: its first slot is block * block_size": (
-            lambda row, position, size: row[position // size] + position % size
-        ),
-    }.items()
-}
-START_MISTAKES = {
-    "the number of all tokens is missing at the end: without it the last sequence has no end": (
-        lambda blocks, cached, new, size: _starts(blocks, cached, new, size)[:-1]
-    ),
-    "the first sequence begins at 0": lambda blocks, cached, new, size: _starts(blocks, cached, new, size)[1:],
-    "these are lengths: query_start is their running sum": lambda blocks, cached, new, size: new,
-    "it counts new tokens only, not the cached ones": (
-        lambda blocks, cached, new, size: [sum(cached[:i]) + sum(new[:i]) for i in range(len(new) + 1)]
-    ),
-}
-
-
-FLAT = {
-    "positions": Expected(_per_token(lambda row, position, size: position), POSITION_MISTAKES),
-    "slot_mapping": Expected(
-        _per_token(lambda row, position, size: row[position // size] * size + position % size), SLOT_MISTAKES
-    ),
-    "query_start": Expected(_starts, START_MISTAKES),
-}
+FLAT = as_solved_by_name("10.1", FLAT_MISTAKES)
 register("10.1", Comparison(FLAT_BATCHES, FLAT, inputs("block_lists", "num_cached", "num_new", "block_size")))
 
 
 # 10.2
 
-# (cached, new) of each sequence, KV heads, query heads on each, head_dim, block size, dtype
-Written = tuple[list[tuple[int, int]], int, int, int, int, str]
-
-
-ATTEND_MISTAKES = {
-    "future": "a token of a prompt sees those after it: it may see only itself and those before it",
-    "top": "the causal mask begins at key 0: the first new token comes after all cached ones and sees them",
-    "self": "a token does not see itself: its key and value are in the pool already",
-    "scale": "the scores are not scaled: divide q.k by the square root of head_dim",
-    "head": "query head h reads KV head h // group, with group = H // H_kv; yours reads h % H_kv",
-    "one block": "only each sequence's first block is read: its row of the table names more",
-}
+# (cached, new) of each sequence, KV heads, query heads on each, head_dim, block size, dtype, what q is multiplied by
+Written = tuple[list[tuple[int, int]], int, int, int, int, str, int]
 
 
 def _draw_written(rng: Random) -> Written:
@@ -133,60 +118,66 @@ def _draw_written(rng: Random) -> Written:
         (rng.choice((*edges, rng.randint(0, 30))), rng.choice((1, 1, 2, size, rng.randint(1, 20))))
         for _ in range(rng.randint(1, 4))
     ]
-    return sequences, rng.randint(1, 3), rng.randint(1, 3), rng.choice((2, 4, 6)), size, dtype
+    return sequences, rng.randint(1, 3), rng.randint(1, 3), rng.choice((2, 4, 6)), size, dtype, 1
 
 
 WRITTEN: list[Written] = [
-    ([(0, 1)], 1, 1, 4, 8, "fp32"),
-    ([(3, 1)], 1, 1, 4, 8, "fp32"),  # a new token
-    ([(0, 3)], 1, 1, 4, 8, "fp32"),  # a prompt
-    ([(2, 3)], 1, 1, 4, 8, "fp32"),  # a chunk
-    ([(7, 1), (0, 9), (3, 4)], 2, 1, 4, 4, "fp32"),  # a mixture, over several blocks
-    ([(9, 2), (1, 1)], 2, 2, 4, 8, "fp32"),  # query heads that share KV heads
-    ([(9, 2)], 2, 2, 4, 8, "bf16"),
+    ([(0, 1)], 1, 1, 4, 8, "fp32", 1),
+    ([(3, 1)], 1, 1, 4, 8, "fp32", 1),  # a new token
+    ([(0, 3)], 1, 1, 4, 8, "fp32", 1),  # a prompt
+    ([(2, 3)], 1, 1, 4, 8, "fp32", 1),  # a chunk
+    ([(7, 1), (0, 9), (3, 4)], 2, 1, 4, 4, "fp32", 1),  # a mixture, over several blocks
+    ([(9, 2), (1, 1)], 2, 2, 4, 8, "fp32", 1),  # query heads that share KV heads
+    ([(9, 2)], 2, 2, 4, 8, "bf16", 1),
+    ([(9, 2), (0, 3)], 1, 2, 4, 8, "fp32", 128),  # scores of a few hundred: exp overflows past 88
+    ([(9, 2), (1, 1)], 2, 2, 4, 8, "fp32", 2),  # a batch of the same shape as one before
+    ([(300, 2), (0, 150)], 1, 1, 2, 4, "fp32", 1),
     *draw(_draw_written),
 ]
 
 
 def _case_of(
-    sequences: list[tuple[int, int]], num_kv_heads: int, group: int, head_dim: int, block_size: int, dtype: str
+    sequences: list[tuple[int, int]], heads: int, group: int, head_dim: int, block_size: int, dtype: str, times: int
 ) -> FlatCase:
-    return flat_case(
-        sequences, num_kv_heads=num_kv_heads, group=group, head_dim=head_dim, block_size=block_size, dtype=DTYPES[dtype]
+    """Make a case in which all sequences share the first block, if they have it cached in full."""
+    case = flat_case(
+        sequences,
+        num_kv_heads=heads,
+        group=group,
+        head_dim=head_dim,
+        block_size=block_size,
+        shared_blocks=1,
+        seed=times,
+        dtype=DTYPES[dtype],
     )
+    return case._replace(q=case.q * times)
 
 
 def _describe_written(
-    sequences: list[tuple[int, int]], heads: int, group: int, head_dim: int, block_size: int, dtype: str
+    sequences: list[tuple[int, int]], heads: int, group: int, head_dim: int, block_size: int, dtype: str, times: int
 ) -> str:
     tokens = ", ".join(f"{cached} cached and {new} new" for cached, new in sequences)
-    return f"sequences with {tokens}; H={heads * group}, H_kv={heads}, D={head_dim}, blocks of {block_size}, {dtype}"
+    shape = f"sequences with {tokens}; H={heads * group}, H_kv={heads}, D={head_dim}, blocks of {block_size}, {dtype}"
+    return shape + (f", scores {times} times as large (exp overflows past 88)" if times > 88 else "")
 
 
-def _attended(*case: Any, mistake: str = "") -> Tensor:
-    made = _case_of(*case)
-    return _plain(made, mistake).to(made.q.dtype)
-
-
-def _pool(*case: Any, name: str, source: str) -> Tensor:
-    """Return the pool of that name after the step. source: what is written to it, k or v."""
-    made = _case_of(*case)
-    return getattr(made._replace(**{name[0]: getattr(made, source)}).written(), name)
-
-
-def _expected_pool(name: str, right: str, wrong: str, why: str) -> Expected:
-    return Expected(
-        partial(_pool, name=name, source=right), {why: partial(_pool, name=name, source=wrong)}, _explain_pool
-    )
+def _run_on(answer: Callable[..., Tensor], case: FlatCase) -> dict[str, Tensor]:
+    handed = FlatCase(*(tensor.clone() for tensor in case))
+    got = answer(*handed)
+    read_only = [name for name in case._fields if not name.endswith("_cache")]
+    before, after = ([getattr(made, name) for name in read_only] for made in (case, handed))
+    require_unchanged(before, after, read_only)
+    return {"k_cache": handed.k_cache, "v_cache": handed.v_cache, "attention": got}
 
 
 def _run_on_case(answer: Callable[..., Tensor], *case: Any) -> dict[str, Tensor]:
-    given = _case_of(*case)
-    handed = given._replace(**{name: getattr(given, name).clone() for name in given._fields})
-    got = answer(*handed)
-    names = [name for name in given._fields if not name.endswith("_cache")]
-    require_unchanged([getattr(given, name) for name in names], [getattr(handed, name) for name in names], names)
-    return {"k_cache": handed.k_cache, "v_cache": handed.v_cache, "attention": got}
+    return _run_on(answer, _case_of(*case))
+
+
+def _run_exactly(answer: Callable[..., Tensor], *case: Any) -> dict[str, Tensor]:
+    """Run a solution in fp64, and round what it gives."""
+    made = _case_of(*case)
+    return {name: value.to(made.q.dtype) for name, value in _run_on(answer, made.with_own_pool(torch.float64)).items()}
 
 
 def _explain_pool(got: Tensor, want: Tensor) -> str | None:
@@ -208,39 +199,29 @@ def _explain_attention(got: object, want: Tensor) -> str | None:
     return explain_attention(got, want, no_token)
 
 
-def _plain(case: FlatCase, mistake: str = "") -> Tensor:
-    """Compute attention sequence by sequence in fp64, [N, H, D]. mistake: one of ATTEND_MISTAKES, made on purpose."""
-    done = case.written()
-    num_kv_heads, head_dim = case.k.shape[1:]
-    head = torch.arange(case.q.size(1))
-    kv_head = head % num_kv_heads if mistake == "head" else head // (case.q.size(1) // num_kv_heads)
-    starts, out = case.query_start.tolist(), []
-    for i, length in enumerate(case.context_lens.tolist()):
-        table = case.block_tables[i, : -(-length // case.block_size)].long()
-        kept = min(length, case.block_size) if mistake == "one block" else length
-        keys, values = (
-            cache[table].double().transpose(0, 1).flatten(1, 2)[kv_head, :kept]  # [H, T, D]
-            for cache in (done.k_cache, done.v_cache)
-        )
-        queries = case.q[starts[i] : starts[i + 1]].double().transpose(0, 1)
-        position = torch.arange(queries.size(1)) + (0 if mistake == "top" else length - queries.size(1))
-        seen = torch.arange(kept) < position[:, None] + (0 if mistake == "self" else 1)
-        seen |= mistake == "future"
-        scores = queries @ keys.transpose(1, 2) * (1.0 if mistake == "scale" else head_dim**-0.5)
-        weights = scores.masked_fill(~seen, float("-inf")).softmax(-1).nan_to_num(0.0)  # NaN: a token that sees nothing
-        out.append((weights @ values).transpose(0, 1))
-    return torch.cat(out)
-
-
-WRITE_THEN_ATTEND = {
-    "k_cache": _expected_pool("k_cache", "k", "v", "these are the values: write k there"),
-    "v_cache": _expected_pool("v_cache", "v", "k", "these are the keys: write v there"),
-    "attention": Expected(
-        _attended,
-        {why: partial(_attended, mistake=mistake) for mistake, why in ATTEND_MISTAKES.items()},
-        _explain_attention,
-    ),
+POOL_MISTAKES = {
+    "k_cache": {"these are the values: write k there": {"offsets] = k": "offsets] = v"}},
+    "v_cache": {"these are the keys: write v there": {"offsets] = v": "offsets] = k"}},
 }
+ATTEND_MISTAKES = {
+    "a token of a prompt sees those after it: it may see only itself and those before it": {
+        "<= position[:, None]": "< length + 0 * position[:, None]"
+    },
+    "the causal mask begins at key 0: the first new token comes after all cached ones and sees them": {
+        "torch.arange(length - queries.size(1), length)": "torch.arange(queries.size(1))"
+    },
+    "a token does not see itself: its key and value are in the pool already": {"<= position": "< position"},
+    "the scores are not scaled: divide q.k by the square root of head_dim": {"seen, enable": "seen, scale=1.0, enable"},
+    "query head h reads KV head h // group, with group = H // H_kv; yours reads h % H_kv": {
+        "flatten(1, 2)": "flatten(1, 2).repeat(q.size(1) // k.size(1), 1, 1)"
+    },
+    "only each sequence's first block is read: its row of the table names more": {
+        ".long()\n        keys": ".long()[:1]\n        keys",
+        "torch.arange(length) <=": "torch.arange(keys.size(1)) <=",
+    },
+}
+SOLVED = partial(as_solved_by_name, "10.2", call=_run_exactly, torch=torch, F=F)
+WRITE_THEN_ATTEND = SOLVED(POOL_MISTAKES, _explain_pool) | SOLVED({"attention": ATTEND_MISTAKES}, _explain_attention)
 register("10.2", Comparison(WRITTEN, WRITE_THEN_ATTEND, _describe_written, call=_run_on_case))
 
 
@@ -286,19 +267,19 @@ def _step(stage: Any, seqs: list[Sequence], when: str) -> None:
 
 def _require_kept(answer: type[Stage], model: Model) -> None:
     """Raise Wrong if a step writes rows whose content is right already."""
-    stage: Any = answer(model, num_blocks=16, block_size=4, max_num_seqs=4)
-    seqs = [Sequence([0]) for _ in range(3)]
-    for seq, num_tokens in zip(seqs, (4, 7, 1), strict=True):
-        _come(stage, seq, num_tokens)
+    stage: Any = answer(model, num_blocks=100, block_size=4, max_num_seqs=40)
+    seqs = [Sequence([0]) for _ in range(40)]
+    for i, seq in enumerate(seqs):
+        _come(stage, seq, 7 if i == 1 else 4)
     if (rows := _rows_written(stage, seqs, "in the first step")) != len(seqs):
         raise Wrong(
             f"in the first step of {len(seqs)} sequences rows_built grows by {rows}, expected {len(seqs)}: "
             "OneTable.write_row counts what it writes"
         )
     for when, batch, budget in (
-        ("a step where one of 3 sequences takes a block", seqs, 1),
+        ("a step where one of 40 sequences takes a block", seqs, 1),
         ("a step where nothing changes", seqs, 0),
-        ("a step without the batch's last sequence", seqs[:2], 0),
+        ("a step without the batch's last sequence", seqs[:-1], 0),
     ):
         if (rows := _rows_written(stage, batch, f"in {when}")) > budget:
             raise Wrong(f"{when} writes {count(rows, 'row')}, expected at most {budget}")

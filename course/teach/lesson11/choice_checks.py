@@ -56,6 +56,7 @@ def require_sampled(stage_class: type[Stage], model: Model) -> None:
         for seed in range(TRIES):
             generator = torch.Generator().manual_seed(seed)
             logits = 3 * torch.randn(len(params), model.config.vocab_size, generator=generator)
+            logits[seed % len(params)] += 1000.0  # each row has a largest logit of its own
             logits = logits.to(model.device)  # a seed gives other numbers there
             got, want = _tokens_of(stage, seqs, logits), sample(logits, seqs)
             if got != want:

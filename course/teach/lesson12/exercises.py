@@ -1,7 +1,4 @@
-"""Checkers of lesson 12: the bytes of a step's weights, matrices and activations in 8 bits, a layout in 16.
-
-12.4 is in four_bits_checks.py.
-"""
+"""Checkers of lesson 12: the bytes of a step's weights, matrices and activations in 8 and 4 bits, a layout in 16."""
 
 from __future__ import annotations
 
@@ -19,31 +16,21 @@ from roseinfer.profiling.reachable import arrays_of, tensors_of
 from roseinfer.reference import reference_logits
 from roseinfer.stage import Stage
 
-from ..exercises.drawn import Comparison, Expected, draw, inputs, require_all
+from ..exercises.as_solved import as_solved, as_solved_by_name
+from ..exercises.drawn import Comparison, draw, inputs, require_all
 from ..exercises.exercise import exercise, register
 from ..exercises.explain import explain_tensor
+from ..exercises.solutions import solution
 from ..exercises.stage_checks import require_stage
 from ..exercises.tensor_checks import named_tensors, require_unchanged
 from ..exercises.wrong import Wrong
-from .four_bits_checks import four_bits_comparison
-
-GROUP = 64  # values of x that share a scale
-
 
 # 12.1
 
 
-def gpt2_bytes(
-    num_layers: int, width: int, vocab_size: int, bits: int, *, outputs: int = 1, scale_bytes: int = 4
-) -> int:
-    """Count the bytes of GPT-2's matrices; the four of a layer together have 9 rows for each value of its width."""
-    weights = 12 * num_layers * width**2 + outputs * vocab_size * width
-    scales = 9 * num_layers * width + outputs * vocab_size if bits < 16 else 0
-    return weights * bits // 8 + scale_bytes * scales
-
-
 def _draw_shape(rng: Random) -> tuple[int, int, int, int]:
-    return rng.randint(1, 24), 8 * rng.randint(1, 96), 2 * rng.randint(10, 20_000), rng.choice((32, 16, 8, 4))
+    layers, eights, pairs = rng.choice(((24, 96, 20_000), (96, 1_600, 100_000)))
+    return rng.randint(1, layers), 8 * rng.randint(1, eights), 2 * rng.randint(10, pairs), rng.choice((32, 16, 8, 4))
 
 
 SHAPES = [
@@ -51,95 +38,55 @@ SHAPES = [
     (12, 768, 50_256, 8),
     *draw(_draw_shape),
 ]
-BYTE_MISTAKES: dict[str, Callable[..., Any]] = {
-    "every step multiplies by the output matrix, too": partial(gpt2_bytes, outputs=0),
-    "you return bits, expected bytes": lambda *shape: 8 * gpt2_bytes(*shape),
-    "a scale belongs to a row, an output; you count the columns": lambda layers, width, vocab, bits: (
-        gpt2_bytes(layers, width, vocab, bits, scale_bytes=0) + 4 * (7 * layers * width + width) * (bits < 16)
-    ),
-    "in 8 and 4 bits each row has a scale": partial(gpt2_bytes, scale_bytes=0),
-    "a scale is a float32: four bytes": partial(gpt2_bytes, scale_bytes=1),
-    "in 32 and 16 bits a weight is a float, and needs no scale": lambda layers, width, vocab, bits: (
-        gpt2_bytes(layers, width, vocab, bits, scale_bytes=0) + 4 * (9 * layers * width + vocab)
-    ),
-    "the embedding table is the output matrix, or is looked up: it is not read a second time": partial(
-        gpt2_bytes, outputs=2
-    ),
-    "each row has a scale of its own, not each matrix": lambda layers, width, vocab, bits: (
-        gpt2_bytes(layers, width, vocab, bits, scale_bytes=0) + 4 * (4 * layers + 1) * (bits < 16)
-    ),
+ROWS_OF_ALL = "num_layers * (3 + 1 + 4 + 1) * width + vocab_size"
+BYTE_MISTAKES = {
+    "every step multiplies by the output matrix, too": {" + vocab_size * width": "", " + vocab_size": ""},
+    "you return bits, expected bytes": {"bits // 8 + (4": "bits + (32"},
+    "a scale belongs to a row, an output; you count the columns": {ROWS_OF_ALL: "num_layers * 7 * width + width"},
+    "in 8 and 4 bits each row has a scale": {"4 * rows if": "0 if"},
+    "a scale is a float32: four bytes": {"4 * rows": "rows"},
+    "in 32 and 16 bits a weight is a float, and needs no scale": {" if bits < 16 else 0": ""},
+    "the embedding table is the output matrix, or is looked up: it is not read a second time": {
+        "+ vocab_size": "+ 2 * vocab_size"
+    },
+    "each row has a scale of its own, not each matrix": {ROWS_OF_ALL: "4 * num_layers + 1"},
 }
-
-
 register(
-    "12.1", Comparison(SHAPES, Expected(gpt2_bytes, BYTE_MISTAKES), inputs("num_layers", "width", "vocab_size", "bits"))
+    "12.1",
+    Comparison(SHAPES, as_solved("12.1", BYTE_MISTAKES), inputs("num_layers", "width", "vocab_size", "bits")),
 )
 
-# 12.2 and 12.3: numbers are drawn near whole multiples of a scale, so that every right way of rounding rounds alike.
+# 12.2 to 12.4: numbers are drawn near whole multiples of a scale, so that every right way of rounding rounds alike.
+
+GROUP = 64  # values of x that share a scale
+TINY, LARGE = 2.0**-40, 2.0**20
+EXACT = partial(explain_tensor, atol=0.0)
+
+
+def _near(generator: torch.Generator, whole: Tensor) -> Tensor:
+    return whole + 0.7 * (torch.rand(whole.shape, generator=generator) - 0.5)
 
 
 def _near_multiples(rng: Random, num_rows: int, width: int, group: int) -> Tensor:
     """Draw [num_rows, width] float32: the largest of each `group` values of a row is 127 times their scale, + or -."""
     generator = torch.Generator().manual_seed(rng.randrange(2**31))
-    draw_ints = partial(torch.randint, generator=generator)
-    values = draw_ints(-126, 127, (num_rows, width)) + 0.7 * (torch.rand(num_rows, width, generator=generator) - 0.5)
+    values = _near(generator, torch.randint(-126, 127, (num_rows, width), generator=generator))
     for row in values:
         for part in row.split(group):
-            part[int(draw_ints(len(part), (1,)))] = 127 * (2 * int(draw_ints(2, (1,))) - 1)
-            part *= 2.0 ** int(draw_ints(-9, -2, (1,)))  # a power of two: scales are exact
+            part[rng.randrange(len(part))] = rng.choice((-127, 127))
+            part *= 1.37 * 2.0 ** rng.randint(-9, -3)
     return values
 
 
-def quantized(weight: Tensor) -> tuple[Tensor, Tensor]:
-    scales = weight.abs().amax(1) / 127
-    return (weight / torch.where(scales > 0, scales, 1.0)[:, None]).round().to(torch.int8), scales
-
-
-def _quantize_with(answer: Callable[[Tensor], object], weight: Tensor) -> dict[str, Tensor]:
+def _quantize_with(answer: Callable[..., object], weight: Tensor, *group: int) -> dict[str, Tensor]:
+    """Call an answer to 12.2, or to 12.4 with its group, which returns a matrix in few bits and the scales."""
     before = weight.clone()
-    got = named_tensors(answer(weight), "values", "scales")
+    got = named_tensors(answer(weight, *group), "packed" if group else "values", "scales")
     require_unchanged([before], [weight], ["weight"])
-    zeros, scales = (weight == 0).all(1), got["scales"]
+    zeros, scales = ((weight.unflatten(1, (-1, *group)) if group else weight) == 0).all(-1), got["scales"]
     if scales.shape == zeros.shape and scales[zeros].isfinite().all():  # any scale gives zeros back
         got["scales"] = scales.masked_fill(zeros, 0)
     return got
-
-
-def _expected_part(index: int, mistakes: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]]) -> Expected:
-    wrong = {why: _part(function, index) for why, function in mistakes.items()}
-    return Expected(_part(quantized, index), wrong, explain_tensor)
-
-
-def _part(function: Callable[[Tensor], tuple[Tensor, Tensor]], index: int) -> Callable[[Tensor], Tensor]:
-    return lambda weight: function(weight)[index]
-
-
-def _with_scale(scale_of: Callable[[Tensor], Tensor], rounded: Callable[[Tensor], Tensor] = torch.round) -> Callable:
-    """Make a quantize that uses the scales of `scale_of`, whose shape broadcasts to the weight's."""
-
-    def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
-        scales = scale_of(weight)
-        values = rounded(weight / torch.where(scales == 0, 1.0, scales)).to(torch.int32).to(torch.int8)
-        return values, scales.expand(len(weight), 1)[:, 0] if scales.shape[-1] == 1 else scales[0]
-
-    return quantize
-
-
-def _largest(weight: Tensor) -> Tensor:
-    return weight.abs().amax(1, keepdim=True)
-
-
-ROUNDING_MISTAKES = {
-    "the values were cut off, not rounded": _with_scale(lambda w: _largest(w) / 127, torch.trunc),
-}
-SCALE_MISTAKES = {
-    "one scale for the whole matrix; each row has its own": _with_scale(lambda w: w.abs().max().view(1, 1) / 127),
-    "a scale for each column; each row has its own": _with_scale(lambda w: w.abs().amax(0, keepdim=True) / 127),
-    "int8 ends at 127: the largest value has become 128, which wraps to -128": _with_scale(lambda w: _largest(w) / 128),
-    "the largest value without its sign counts, a negative one as well": _with_scale(
-        lambda w: w.amax(1, keepdim=True) / 127
-    ),
-}
 
 
 def _draw_matrix(rng: Random) -> tuple[Tensor]:
@@ -150,44 +97,35 @@ def _draw_matrix(rng: Random) -> tuple[Tensor]:
     return (weight,)
 
 
-MATRICES = [*draw(_draw_matrix), (torch.zeros(2, 3),), (_near_multiples(Random(0), 2, 3, 3),)]
-MATRICES += [(_near_multiples(Random(1), 3, 700, 700),), (2.0**20 * _near_multiples(Random(2), 2, 5, 5),)]
-
+MATRICES = [
+    *draw(_draw_matrix),
+    (torch.zeros(2, 3),),
+    *((times * _near_multiples(Random(0), 2, 3, 3),) for times in (1, TINY, LARGE)),
+    (_near_multiples(Random(1), 3, 700, 700),),
+    (_near_multiples(Random(2), 40, 5, 5),),
+]
+WRAP = {".to(torch.int8)": ".int().to(torch.int8)"}  # the conversion of a float past 127 depends on the processor
+SCALE_MISTAKES = {
+    "one scale for the whole matrix; each row has its own": {"amax(dim=1)": "amax().expand(len(weight))"},
+    "a scale for each column; each row has its own": {"amax(dim=1)": "amax(dim=0)", "steps[:, None]": "steps"},
+    "int8 ends at 127: the largest value has become 128, which wraps to -128": {"127": "128", **WRAP},
+    "the largest value without its sign counts, a negative one as well": {".abs()": "", "> 0": "!= 0", **WRAP},
+}
+QUANTIZE_MISTAKES = {
+    "values": {"the values were cut off, not rounded": {".round()": ".trunc()"}, **SCALE_MISTAKES},
+    "scales": SCALE_MISTAKES,
+}
 register(
     "12.2",
     Comparison(
         MATRICES,
-        {
-            "values": _expected_part(0, ROUNDING_MISTAKES | SCALE_MISTAKES),
-            "scales": _expected_part(1, SCALE_MISTAKES),
-        },
+        as_solved_by_name("12.2", QUANTIZE_MISTAKES, EXACT, _quantize_with, torch=torch),
         lambda weight: f"weight of shape {tuple(weight.shape)}",
         call=_quantize_with,
     ),
 )
 
 # 12.3
-
-
-def grouped_product(x: Tensor, values: Tensor, scales: Tensor, group: int = GROUP) -> Tensor:
-    """Round x to 8 bits, one scale for each `group` values of a row; multiply it by values * scales in float64."""
-    rounded = torch.cat([_rounded(part) for part in x.double().split(group, dim=1)], dim=1)
-    return (rounded @ values.double().T * scales.double()).float()
-
-
-def _rounded(x: Tensor) -> Tensor:
-    whole, step = _in_steps(x)
-    return whole * step
-
-
-def _in_steps(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Divide each row into whole steps, and return them and the step: 127 steps are the row's largest value."""
-    step = _largest(x) / 127
-    return (x / torch.where(step > 0, step, 1.0)).round(), step
-
-
-def _steps_alone(x: Tensor) -> Tensor:
-    return torch.cat([_in_steps(part)[0] for part in x.split(GROUP, 1)], 1)
 
 
 def _multiply_with(answer: Callable[..., object], *given: Tensor) -> object:
@@ -197,59 +135,115 @@ def _multiply_with(answer: Callable[..., object], *given: Tensor) -> object:
     return got
 
 
-def _int8_sums(x: Tensor, values: Tensor, scales: Tensor) -> Tensor:
-    """Multiply with sums that wrap around as int8 does."""
-    total = torch.zeros(len(x), len(values))
-    for part, columns in zip(x.split(GROUP, 1), values.split(GROUP, 1), strict=True):
-        whole, scale = _in_steps(part)
-        whole = whole.long() @ columns.long().T
-        total += ((whole + 128) % 256 - 128) * scale
-    return total * scales
+def _explain_product(got: object, want: Tensor) -> str | None:
+    return explain_tensor(got, want, rtol=1e-4, atol=1e-6 * float(want.abs().max()))
 
 
-def _first_scale(x: Tensor, values: Tensor, scales: Tensor) -> Tensor:
-    """Round each group by its own scale, but multiply all groups by the scale of the first one."""
-    return _steps_alone(x) * (_largest(x[:, :GROUP]) / 127) @ (values * scales[:, None]).T
-
-
-def _without_the_rest(x: Tensor, values: Tensor, scales: Tensor) -> Tensor:
-    width = x.shape[1] // GROUP * GROUP
-    return grouped_product(x[:, :width], values[:, :width], scales) if width else torch.zeros(len(x), len(values))
-
-
-PRODUCT_MISTAKES: dict[str, Callable[..., Any]] = {
-    "x is not rounded: it must be in 8 bits, too": lambda x, values, scales: x @ (values * scales[:, None]).T,
-    f"one scale for a whole row of x; each {GROUP} values have their own": partial(grouped_product, group=10**9),
-    "the scales of the matrix are missing": lambda x, values, scales: grouped_product(x, values, scales**0),
-    f"what is left after the last full {GROUP} is missing": _without_the_rest,
-    "int8 @ int8 wraps around: convert both first": _int8_sums,
-    "each group has a scale of its own; you multiply all of them by the first one's": _first_scale,
-    "the scales of x are missing": lambda x, values, scales: _steps_alone(x) @ (values * scales[:, None]).T,
+PRODUCT_MISTAKES = {
+    "x is not rounded: it must be in 8 bits, too": {
+        "quantize(group)": "group, torch.ones(len(x))",
+        ".int()": ".float()",
+    },
+    f"one scale for a whole row of x; each {GROUP} values have their own": {"split(64,": "split(len(x[0]),"},
+    "the scales of the matrix are missing": {"out * scales": "out"},
+    f"what is left after the last full {GROUP} is missing": {"[:, None]": "[:, None] * (len(group[0]) == 64)"},
+    "int8 @ int8 wraps around: convert both first": {".int()": ""},
+    "each group has a scale of its own; you multiply all of them by the first one's": {
+        "group_scales[:, None]": "quantize(x[:, :64])[1][:, None]"
+    },
+    "the scales of x are missing": {" * group_scales[:, None]": ""},
 }
 
 
 def _draw_product(rng: Random) -> tuple[Tensor, Tensor, Tensor]:
-    width = rng.choice((1, 3, 63, 64, 65, 128, 130, 192))
+    return _product_of(rng, rng.choice((1, 3, 63, 64, 65, 128, 130, 192)))
+
+
+def _product_of(rng: Random, width: int) -> tuple[Tensor, Tensor, Tensor]:
     x = _near_multiples(rng, rng.randint(1, 3), width, GROUP)
     if rng.random() < 0.2:
         x[0, :GROUP] = 0
-    weight = _near_multiples(rng, rng.randint(1, 4), width, group=width)
-    return (x, *quantized(weight))
+    return (x, *QUANTIZE(_near_multiples(rng, rng.randint(1, 4), width, group=width)))
 
 
-PRODUCTS = draw(_draw_product, number=60)
-
+QUANTIZE = solution("12.2", torch=torch)
+X, VALUES, SCALES = _product_of(Random(0), 70)
+PRODUCTS = [*draw(_draw_product, number=60), _product_of(Random(0), 700), (TINY * X, VALUES, SCALES / TINY)]
 register(
     "12.3",
     Comparison(
         PRODUCTS,
-        Expected(grouped_product, PRODUCT_MISTAKES, partial(explain_tensor, rtol=1e-4, atol=1e-3)),
+        as_solved("12.3", PRODUCT_MISTAKES, _explain_product, torch=torch, quantize=QUANTIZE),
         lambda x, values, scales: f"x of shape {tuple(x.shape)}, {len(values)} rows",
         call=_multiply_with,
     ),
 )
 
-register("12.4", four_bits_comparison())
+# 12.4
+
+SIGNED = "groups.gather(2, groups.abs().argmax(dim=2, keepdim=True))"
+GROUP_SCALE_MISTAKES = {
+    "one scale for a whole row; each group has its own": {
+        SIGNED: "weight.gather(1, weight.abs().argmax(1, True))[:, None].expand(-1, groups.shape[1], 1)"
+    },
+    "with the largest value at 7, the number -8 is of no use": {SIGNED: "groups.abs().amax(2, True)", "/ -8": "/ 7"},
+    "a largest value that is positive becomes 8, which is cut to 7: give its scale the other sign": {
+        SIGNED: "groups.abs().amax(2, True)",
+        "/ -8": "/ 8",
+    },
+    "the largest value without its sign counts, a negative one as well": {SIGNED: "groups.amax(2, True)"},
+}
+PACKING_MISTAKES = {
+    "packed": {
+        "the values were cut off, not rounded": {".round()": ".trunc()"},
+        "4 bits end at 7: 8 runs over into the other half of the byte": {".clamp(-8, 7)": ""},
+        "the two halves of each byte are the wrong way round": {
+            "values[:, 0::2] + 16 * values[:, 1::2]": "values[:, 1::2] + 16 * values[:, 0::2]"
+        },
+        "add 8 to each value: a half of a byte has no sign": {
+            " + 8).to(torch.uint8)": ").int().bitwise_and(15).to(torch.uint8)"
+        },
+        **GROUP_SCALE_MISTAKES,
+    },
+    "scales": GROUP_SCALE_MISTAKES,
+}
+
+
+def _draw_groups(rng: Random) -> tuple[Tensor, int]:
+    return _groups_of(rng, rng.randint(1, 4), rng.randint(1, 3), rng.choice((2, 4, 6, 8)))
+
+
+def _groups_of(rng: Random, num_rows: int, num_groups: int, group: int) -> tuple[Tensor, int]:
+    """Draw values of which some are near 8; one group may be zeros."""
+    generator = torch.Generator().manual_seed(rng.randrange(2**31))
+    whole = torch.randint(-7, 8, (num_rows, num_groups, group), generator=generator).float()
+    near = _near(generator, whole)
+    near[(whole == 7) & (torch.rand(whole.shape, generator=generator) < 0.5)] = 7.75
+    for values in near.flatten(0, 1):
+        values[rng.randrange(group)] = -8
+        values *= rng.choice((-1.37, 1.37)) * 2.0 ** rng.randint(-9, -2)
+    if rng.random() < 0.2:
+        near[rng.randrange(num_rows), rng.randrange(num_groups)] = 0
+    return near.flatten(1), group
+
+
+GROUPS = [
+    *draw(_draw_groups),
+    (torch.zeros(2, 4), 2),
+    (torch.tensor([[8.0, -7.75]]), 2),
+    (torch.tensor([[-8.0, 3.0, 1.0, -0.5]]), 2),
+    (TINY * torch.tensor([[-8.0, 3.0, 1.0, -0.5]]), 2),
+    _groups_of(Random(0), 9, 20, 32),
+]
+register(
+    "12.4",
+    Comparison(
+        GROUPS,
+        as_solved_by_name("12.4", PACKING_MISTAKES, EXACT, _quantize_with, torch=torch),
+        lambda weight, group: f"weight of shape {tuple(weight.shape)}, group={group}",
+        call=_quantize_with,
+    ),
+)
 
 # 12.5
 

@@ -18,10 +18,12 @@ from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams
 from roseinfer.stage import Stage
 
+from ..exercises.as_solved import as_solved_by_name
 from ..exercises.contract_check import require_contract
-from ..exercises.drawn import Comparison, Expected, draw, inputs, require_all
+from ..exercises.drawn import Comparison, draw, inputs, require_all
 from ..exercises.exercise import exercise, register
 from ..exercises.explain import explain_tensor, explain_tokens
+from ..exercises.solutions import solution
 from ..exercises.stage_checks import drawn_model, require_sizes, require_stage
 from ..exercises.tensor_checks import require_unchanged
 from ..exercises.wrong import Wrong
@@ -33,18 +35,6 @@ CPU = torch.device("cpu")
 # 13.1
 
 
-def _smallest(size: int, buckets: list[int]) -> int | None:
-    return min((bucket for bucket in buckets if bucket >= size), default=None)
-
-
-def padding_rows(sizes: list[int], buckets: list[int], choose: Callable = _smallest) -> int:
-    return sum(bucket - size for size in sizes if (bucket := choose(size, buckets)) is not None)
-
-
-def num_captures(sizes: list[int], buckets: list[int]) -> int:
-    return len({_smallest(size, buckets) for size in sizes} - {None})
-
-
 def _draw_run(rng: Random) -> tuple[list[int], list[int]]:
     sizes = rng.choice(((1, 2, 3, 4, 6, 8, 12, 16), (1, 8, 16, 100, 255, 256, 257, 4000)))
     buckets = rng.sample(sizes, rng.randint(1, 5))
@@ -52,44 +42,44 @@ def _draw_run(rng: Random) -> tuple[list[int], list[int]]:
     return [rng.randint(1, top) for _ in range(rng.randint(1, 8))], buckets
 
 
-RUNS = [([4], [4]), ([3], [4]), ([3], [4, 8]), ([3, 3], [8, 4]), ([5], [4]), ([1, 2, 3], [1, 2, 4]), *draw(_draw_run)]
-ROW_MISTAKES: dict[str, Callable[..., Any]] = {
-    "a batch as large as a bucket fits into it": partial(
-        padding_rows, choose=lambda size, buckets: min((b for b in buckets if b > size), default=None)
-    ),
-    "those are all rows computed; the sequences' own rows are not padding": lambda sizes, buckets: sum(
-        _smallest(size, buckets) or 0 for size in sizes
-    ),
-    "the smallest bucket that is large enough, not the largest": partial(
-        padding_rows, choose=lambda size, buckets: max(buckets) if max(buckets) >= size else None
-    ),
-    "buckets have no order: the first that is large enough need not be the smallest": partial(
-        padding_rows, choose=lambda size, buckets: next((b for b in buckets if b >= size), None)
-    ),
-    "a batch that no bucket is large enough for has no padding rows": lambda sizes, buckets: sum(
-        (_smallest(size, buckets) or max(buckets)) - size for size in sizes
-    ),
-    "every step counts, also one of a size that came before": lambda sizes, buckets: padding_rows(
-        list(dict.fromkeys(sizes)), buckets
-    ),
-    "the nearest bucket may be too small": lambda sizes, buckets: sum(
-        min(abs(bucket - size) for bucket in buckets) for size in sizes
-    ),
+RUNS = [
+    ([4], [4]),
+    ([3], [4]),
+    ([3], [4, 8]),
+    ([3, 3], [8, 4]),
+    ([5], [4]),
+    ([1, 2, 3], [1, 2, 4]),
+    ([3] * 400 + [10_000], [100_000, 7]),
+    *draw(_draw_run),
+]
+LARGE_ENOUGH, NUM_CAPTURES = "if bucket >= size]", "len({bucket for _, bucket in used})"
+COST_MISTAKES = {
+    "padding_rows": {
+        "a batch as large as a bucket fits into it": {">= size": "> size"},
+        "those are all rows computed; the sequences' own rows are not padding": {"bucket - size for": "bucket for"},
+        "the smallest bucket that is large enough, not the largest": {"min(large_enough)": "max(large_enough)"},
+        "buckets have no order: the first that is large enough need not be the smallest": {
+            "min(large_enough)": "large_enough[0]"
+        },
+        "a batch that no bucket is large enough for has no padding rows": {
+            LARGE_ENOUGH: f"{LARGE_ENOUGH} or [max(buckets)]"
+        },
+        "every step counts, also one of a size that came before": {"bucket in used)": "bucket in set(used))"},
+        "the nearest bucket may be too small": {
+            LARGE_ENOUGH: "if abs(bucket - size) == min(abs(other - size) for other in buckets)]",
+            "bucket - size for": "abs(bucket - size) for",
+        },
+    },
+    "captures": {
+        "a graph is captured once, and used on every later step": {NUM_CAPTURES: "len(used)"},
+        "a bucket that no batch needs is never captured": {NUM_CAPTURES: "len(buckets)"},
+        "a graph serves every batch that its bucket is the smallest for, not just one size": {
+            "{bucket for _, bucket": "{size for size, bucket"
+        },
+        "a batch that no bucket is large enough for is not captured": {LARGE_ENOUGH: f"{LARGE_ENOUGH} or [0]"},
+    },
 }
-CAPTURE_MISTAKES = {
-    "a graph is captured once, and used on every later step": lambda sizes, buckets: sum(
-        _smallest(size, buckets) is not None for size in sizes
-    ),
-    "a bucket that no batch needs is never captured": lambda sizes, buckets: len(buckets),
-    "a graph serves every batch that its bucket is the smallest for, not just one size": lambda sizes, buckets: len(
-        {size for size in sizes if _smallest(size, buckets)}
-    ),
-    "a batch that no bucket is large enough for is not captured": lambda sizes, buckets: len(
-        {_smallest(size, buckets) for size in sizes}
-    ),
-}
-
-COSTS = {"padding_rows": Expected(padding_rows, ROW_MISTAKES), "captures": Expected(num_captures, CAPTURE_MISTAKES)}
+COSTS = as_solved_by_name("13.1", COST_MISTAKES)
 register("13.1", Comparison(RUNS, COSTS, inputs("batch_sizes", "buckets")))
 
 # 13.2
@@ -101,11 +91,8 @@ register("13.2", require_filled)
 END = 0
 
 
-def next_tokens(scores: Tensor, token_ids: Tensor, positions: Tensor, banned: list[int]) -> Tensor:
-    allowed = scores[token_ids]
-    allowed[:, banned] = -torch.inf
-    allowed[:, END] += positions
-    return torch.where(token_ids == END, END, allowed.argmax(dim=-1))
+def _next_tokens(scores: Tensor, token_ids: Tensor, positions: Tensor, banned: list[int]) -> Tensor:
+    return solution("13.3", torch=torch)(scores, token_ids, positions, banned)()
 
 
 @exercise("13.3")
@@ -124,7 +111,13 @@ def _draw_step(rng: Random) -> Steps:
     return vocab, rng.randint(1, 4), banned, rng.choice(STARTS), rng.randrange(1000)
 
 
-STEPS: list[Steps] = [(5, 1, (4,), 0, 0), (5, 2, (1,), 0, 1), (6, 3, (2, 3), 0, 2), *draw(_draw_step)]
+STEPS: list[Steps] = [
+    (5, 1, (4,), 0, 0),
+    (5, 2, (1,), 0, 1),
+    (6, 3, (2, 3), 0, 2),
+    (40, 20, (3, 7, 9, 20, 39), 0, 3),
+    *draw(_draw_step),
+]
 
 
 def _describe_step(vocab: int, num_rows: int, banned: tuple[int, ...], start: int, seed: int) -> str:
@@ -146,7 +139,7 @@ def _draw_scores(vocab: int, start: int, seed: int) -> Tensor:
 def _judge_step(answer: Callable[..., Any], *case: Any) -> None:
     scores, banned, replays = _replayed(answer, *case)
     for i, (ids, at, got) in enumerate(replays, 1):
-        if message := explain_tensor(got, next_tokens(scores, ids, at, banned)):
+        if message := explain_tensor(got, _next_tokens(scores, ids, at, banned)):
             where = f"replay {i}, token_ids={ids.tolist()}, positions={at.tolist()}"
             raise Wrong(f"{where}: {message}{_why_stale(answer)}")
 
@@ -163,25 +156,31 @@ def _replayed(
     step = answer(handed, token_ids, positions, ids)
     if not callable(step):
         raise Wrong(f"make_step returned {type(step).__name__}, expected the step, a function without arguments")
-    _require_eager(step, scores, token_ids, positions, banned)
-    graph = _captured(step)
+    _require_eager(step, scores, token_ids, positions, banned, "called once")
+    others = torch.ones_like(token_ids), torch.full_like(positions, start), [b % (vocab - 1) + 1 for b in banned]
+    other = answer(scores.flip(0), *others)
+    _require_eager(step, scores, token_ids, positions, banned, "called after a second make_step, for other buffers")
+    graph, graph_of_other = _captured(step), _captured(other)
     replays: list[tuple[Tensor, Tensor, Tensor]] = []
     for _ in range(6):
         token_ids.copy_(draw_ints(vocab, (num_rows,)))
         positions.copy_(start + draw_ints(20, (num_rows,)))
         before = token_ids.clone(), positions.clone()
         got = graph.replay()
+        graph_of_other.replay()  # which must not write to what the first one returned
         require_unchanged(before, (token_ids, positions), ("token_ids", "positions"), ": a step only reads it")
         replays.append((*before, got.clone()))
     require_unchanged([scores, torch.tensor(banned)], [handed, torch.tensor(ids)], ("scores", "banned"))
     return scores, list(banned), replays
 
 
-def _require_eager(step: Callable[[], Any], scores: Tensor, token_ids: Tensor, positions: Tensor, banned: Any) -> None:
-    """Check a first call without a graph, on rows that all begin at position 0, as in the broken step."""
-    got, want = step(), next_tokens(scores, token_ids, positions, list(banned))
+def _require_eager(
+    step: Callable[[], Any], scores: Tensor, token_ids: Tensor, positions: Tensor, banned: Any, when: str
+) -> None:
+    """Check a call without a graph, on rows that all begin at position 0, as in the broken step."""
+    got, want = step(), _next_tokens(scores, token_ids, positions, list(banned))
     if message := explain_tensor(got, want):
-        raise Wrong(f"called once, with token_ids={token_ids.tolist()} and positions of 0: {message}")
+        raise Wrong(f"{when}, with token_ids={token_ids.tolist()} and positions of 0: {message}")
 
 
 def _captured(step: Callable[[], Any]) -> Any:
@@ -205,11 +204,13 @@ def _why_stale(answer: Callable[..., Any]) -> str:
         return ""
 
     def all_from(inputs: Callable[..., tuple[Tensor, Tensor]]) -> bool:
-        return all(torch.equal(got, next_tokens(scores, *inputs(ids, at), banned)) for ids, at, got in replays)
+        return all(torch.equal(got, _next_tokens(scores, *inputs(ids, at), banned)) for ids, at, got in replays)
 
     if all_from(lambda ids, at: (ids, torch.zeros_like(at))):
         return "; in every replay each position counts as 0: does the step read `positions` itself, and not a copy?"
-    if any(all_from(lambda ids, at, n=n: (ids, torch.full_like(at, n))) for n in range(1, 4)):  # captures call it
+    if any(
+        all_from(lambda ids, at, n=n: (ids, torch.full_like(at, n))) for n in range(1, 5)
+    ):  # the check and the capture call it
         return "; in every replay the position is that of the capture"
     if all_from(lambda ids, at: (torch.ones_like(ids), torch.zeros_like(at))):
         return "; all are the tokens of the capture: the step reads a copy of its buffers"

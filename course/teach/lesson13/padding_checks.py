@@ -12,8 +12,8 @@ from ..exercises.drawn import draw, require_all
 from ..exercises.wrong import Wrong
 
 INPUTS = "slot_mapping", "query_start", "context_lens", "block_tables"
-STALE = 99  # tokens of context that an older step has left, more than any block of a case holds
-LATE = 63  # where it has left a sequence's end
+STALE = 999  # tokens of context that an older step has left, more than any block of a case holds
+LATE = 9_999  # where it has left a sequence's end
 
 Mixed = tuple[list[int], int, int, int]  # new tokens of each sequence, padding rows, dummy block, block size
 
@@ -30,7 +30,14 @@ def _draw_mixed(rng: Random) -> Mixed:
     return new, rng.randint(0, 5), dummy_block, rng.choice((1, 4, 8, 16, 256))
 
 
-MIXED: list[Mixed] = [([1], 1, 10, 4), ([3], 1, 10, 4), ([1, 3], 2, 12, 8), ([1, 1], 0, 10, 4), *draw(_draw_mixed)]
+MIXED: list[Mixed] = [
+    ([1], 1, 10, 4),
+    ([3], 1, 10, 4),
+    ([1, 3], 2, 12, 8),
+    ([1, 1], 0, 10, 4),
+    ([1, 3, 5] * 10, 300, 40, 16),
+    *draw(_draw_mixed),
+]
 
 
 def _describe_mixed(new: list[int], missing: int, dummy_block: int, block_size: int) -> str:

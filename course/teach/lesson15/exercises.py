@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from random import Random
-from typing import Any
 
-from ..exercises.drawn import Comparison, Expected, draw, inputs
+from ..exercises.as_solved import as_solved_by_name
+from ..exercises.drawn import Comparison, draw, inputs
 from ..exercises.exercise import register
 from .cache_checks import require_policy
 from .key_checks import KEYS, require_keys
@@ -19,59 +17,42 @@ register("15.1", require_keys, KEYS)
 # 15.2
 
 
-def _leading(found: list[bool]) -> int:
-    return next((i for i, is_there in enumerate(found) if not is_there), len(found))
-
-
-def num_cached(prompt_len: int, found: list[bool], block_size: int) -> int:
-    return min(_leading(found) * block_size, prompt_len - 1)
-
-
-def num_shared(prompt_len: int, found: list[bool], block_size: int) -> int:
-    return num_cached(prompt_len, found, block_size) // block_size
-
-
-def num_new(prompt_len: int, found: list[bool], block_size: int) -> int:
-    return -(-prompt_len // block_size) - num_shared(prompt_len, found, block_size)
-
-
-CACHED_MISTAKES = {
-    "a block after one that is missing cannot be used: K and V before it are missing": lambda n, found, size: min(
-        sum(found) * size, n - 1
-    ),
-    "at least one token has to be computed: the next token is chosen from its logits": lambda n, found, size: (
-        _leading(found) * size
-    ),
-    "with a copy of the last block a single token is computed, not all of the block": lambda n, found, size: (
-        min(_leading(found), (n - 1) // size) * size
-    ),
-    "only what was found is cached": lambda n, found, size: n - 1,
-    "those are the tokens to compute, not the ones that are cached": lambda n, found, size: (
-        n - num_cached(n, found, size)
-    ),
-    "those are blocks, not tokens": lambda n, found, size: _leading(found),
-    "one token less is found only where all of the prompt is": lambda n, found, size: max(
-        0, _leading(found) * size - 1
-    ),
-}
-SHARED_MISTAKES = {
-    "the block that the last token is written to must not be shared": lambda n, found, size: _leading(found),
-    "a block after one that is missing cannot be used": lambda n, found, size: min(sum(found), (n - 1) // size),
-    "a block with a part of the cached tokens is copied, not shared": lambda n, found, size: (
-        -(-num_cached(n, found, size) // size)
-    ),
-    "only blocks that are found can be shared": lambda n, found, size: (n - 1) // size,
-    "the last block found can be shared as long as nothing is written to it": lambda n, found, size: max(
-        0, _leading(found) - 1
-    ),
-}
-NEW_MISTAKES = {
-    "the copy needs a block, too": lambda n, found, size: -(-n // size) - _leading(found),
-    "the prompt's blocks alone: the answer takes another one when it needs it": lambda n, found, size: (
-        n // size + 1 - num_shared(n, found, size)
-    ),
-    "the last block is needed also when it is not full": lambda n, found, size: n // size - num_shared(n, found, size),
-    "shared blocks are not taken again": lambda n, found, size: -(-n // size),
+CACHED, SHARED = "min(leading * block_size, prompt_len - 1)", "num_cached // block_size"
+PLAN_MISTAKES = {
+    "num_cached": {
+        "a block after one that is missing cannot be used: K and V before it are missing": {
+            "(found + [False]).index(False)": "sum(found)"
+        },
+        "at least one token has to be computed: the next token is chosen from its logits": {
+            CACHED: "leading * block_size"
+        },
+        "with a copy of the last block a single token is computed, not all of the block": {
+            CACHED: "min(leading, (prompt_len - 1) // block_size) * block_size"
+        },
+        "only what was found is cached": {CACHED: "prompt_len - 1"},
+        "those are the tokens to compute, not the ones that are cached": {
+            "return num_cached": "return prompt_len - num_cached"
+        },
+        "those are blocks, not tokens": {"return num_cached": "return leading"},
+        "one token less is found only where all of the prompt is": {CACHED: "max(0, leading * block_size - 1)"},
+    },
+    "num_shared": {
+        "the block that the last token is written to must not be shared": {SHARED: "leading"},
+        "a block after one that is missing cannot be used": {SHARED: "min(sum(found), (prompt_len - 1) // block_size)"},
+        "a block with a part of the cached tokens is copied, not shared": {SHARED: "-(-num_cached // block_size)"},
+        "only blocks that are found can be shared": {SHARED: "(prompt_len - 1) // block_size"},
+        "the last block found can be shared as long as nothing is written to it": {SHARED: "max(0, leading - 1)"},
+    },
+    "num_new": {
+        "the copy needs a block, too": {"- num_shared": "- leading"},
+        "the prompt's blocks alone: the answer takes another one when it needs it": {
+            "-(-prompt_len // block_size)": "prompt_len // block_size + 1"
+        },
+        "the last block is needed also when it is not full": {
+            "-(-prompt_len // block_size)": "prompt_len // block_size"
+        },
+        "shared blocks are not taken again": {" - num_shared": ""},
+    },
 }
 
 
@@ -93,134 +74,77 @@ PROMPTS = [
     (12, [True, False, True], 4),
     (1, [True], 1),
     (2, [True, True], 1),
+    (3_000, [True] * 180 + [False] + [True] * 6, 16),
     *draw(_draw_prompt),
 ]
 
-PLAN = {
-    "num_cached": Expected(num_cached, CACHED_MISTAKES),
-    "num_shared": Expected(num_shared, SHARED_MISTAKES),
-    "num_new": Expected(num_new, NEW_MISTAKES),
-}
+PLAN = as_solved_by_name("15.2", PLAN_MISTAKES)
 register("15.2", Comparison(PROMPTS, PLAN, inputs("prompt_len", "found", "block_size")))
 
 # 15.3
 
 Event = tuple[str, int]
-JOIN, LEAVE = "hold", "drop"
 
-
-class Pool:
-    """A pool of texts, each in a block, as exercise 15.3 has it. A mistake overrides a method."""
-
-    def __init__(self, num_blocks: int) -> None:
-        self.num_blocks = num_blocks
-        self.refs: dict[int, int] = {}  # of the texts that are there, in the order in which they came
-        self.idle: list[int] = []  # the longest idle first
-        self.hits = 0
-        self.evicted: list[int] = []
-
-    def play(self, events: list[Event]) -> Pool:
-        for what, text in events:
-            (self.hold if what == JOIN else self.drop)(text)
-        return self
-
-    def hold(self, text: int) -> None:
-        self.hits += self.is_hit(text)
-        if text in self.refs:
-            self.is_held_again(text)
-        elif self.is_full():
-            self.evicted.append(victim := self.victim())
-            del self.refs[victim]
-            self.idle = [other for other in self.idle if other != victim]
-        self.refs[text] = self.refs.get(text, 0) + 1
-
-    def drop(self, text: int) -> None:
-        if text in self.refs:  # by some mistakes it is not
-            self.refs[text] -= 1
-            if self.refs[text] <= 0 and text not in self.idle:
-                self.idle.append(text)
-
-    def is_hit(self, text: int) -> bool:
-        return text in self.refs
-
-    def is_held_again(self, text: int) -> None:
-        self.idle = [other for other in self.idle if other != text]
-
-    def is_full(self) -> bool:
-        return len(self.refs) == self.num_blocks
-
-    def victim(self) -> int:
-        return self.idle[0]
-
-
-def _drops_all(pool: Pool, text: int) -> None:
-    pool.refs[text] = 1
-    Pool.drop(pool, text)
-
-
-def _holds_and_moves(pool: Pool, text: int) -> None:
-    Pool.hold(pool, text)
-    pool.refs[text] = pool.refs.pop(text)
-
-
-def _first_idle(pool: Pool) -> int:
-    return next(text for text in pool.refs if text in pool.idle)
-
-
-# Why it is wrong -> the methods of Pool that make the mistake.
-Mistakes = dict[str, dict[str, Callable[..., Any]]]
-HIT_MISTAKES: Mistakes = {
-    "a text that others hold is a hit, too": {"is_hit": lambda pool, text: text in pool.idle},
-    "an idle text is a hit: freeing a block does not empty it": {
-        "is_hit": lambda pool, text: text in pool.refs and text not in pool.idle
-    },
+OLDEST = "next(iter(idle))"
+# A mistaken pool may have evicted a text that is held.
+LOST = {
+    "holders[text] -= 1": "if text not in holders: continue\n            holders[text] -= 1",
+    "if not holders[text]": "if holders[text] <= 0",
 }
-REPLAY_MISTAKES: Mistakes = {
-    "a block is idle when its last holder has given it back, not its first: count them": {"drop": _drops_all},
-    "the longest idle is evicted, not the one that became idle last": {"victim": lambda pool: pool.idle[-1]},
-    "since when it is idle counts, not when the text first came into the pool": {"victim": _first_idle},
+EVICTION_MISTAKES: dict[str, dict[str, str]] = {
+    "a block is idle when its last holder has given it back, not its first: count them": {
+        **LOST,
+        "holders[text] -= 1\n": "holders[text] = 0\n",
+    },
+    "the longest idle is evicted, not the one that became idle last": {OLDEST: "list(idle)[-1]"},
+    "since when it is idle counts, not when the text first came into the pool": {
+        OLDEST: "next(other for other in holders if other in idle)"
+    },
     "since when it is idle counts, not when it was last asked for: it may have been held for long": {
-        "hold": _holds_and_moves,
-        "victim": _first_idle,
+        OLDEST: "next(other for other in holders if other in idle)",
+        "holders.get(text, 0)": "holders.pop(text, 0)",
     },
-    "a text that is held again is not idle, and must not be evicted": {"is_held_again": lambda pool, text: None},
-    "as long as a block is free, no text is evicted": {
-        "is_full": lambda pool: len(pool.refs) == pool.num_blocks or bool(pool.idle)
+    "a text that is held again is not idle, and must not be evicted": {**LOST, "idle.pop(text, None)": "pass"},
+    "as long as a block is free, no text is evicted": {"elif len(holders)": "elif idle or len(holders)"},
+    "a block that is held cannot be evicted": {
+        **LOST,
+        OLDEST: "next(iter(holders))",
+        "del idle[oldest], holders[oldest]": "holders.pop(oldest); idle.pop(oldest, None)",
     },
-    "a block that is held cannot be evicted": {"victim": lambda pool: next(iter(pool.refs))},
-    "the longest idle is evicted, not the smallest number": {"victim": lambda pool: min(pool.idle)},
+    "the longest idle is evicted, not the smallest number": {OLDEST: "min(idle)"},
 }
-
-
-def _expected(part: str, mistakes: Mistakes) -> Expected:
-    """Expect the part of a pool, "hits" or "evicted", that it has when all events are played."""
-
-    def played(pool_class: type[Pool], events: list[Event], num_blocks: int) -> Any:
-        return getattr(pool_class(num_blocks).play(events), part)
-
-    wrong = {why: partial(played, type("WrongPool", (Pool,), methods)) for why, methods in mistakes.items()}
-    return Expected(partial(played, Pool), wrong)
+REPLAY_MISTAKES = {
+    "hits": {
+        "a text that others hold is a hit, too": {"hits += 1": "hits += text in idle"},
+        "an idle text is a hit: freeing a block does not empty it": {"hits += 1": "hits += text not in idle"},
+        **EVICTION_MISTAKES,
+    },
+    "evicted": EVICTION_MISTAKES,
+}
 
 
 def _draw_events(rng: Random) -> tuple[list[Event], int]:
+    return _events_of(rng, rng.randint(1, 4), rng.choice((rng.randint(2, 14), 60)))
+
+
+def _events_of(rng: Random, num_blocks: int, number: int) -> tuple[list[Event], int]:
     """Draw events in which no more texts are held at a time than there are blocks."""
-    num_blocks = rng.randint(1, 4)
     events: list[Event] = []
     held: list[int] = []
-    names = rng.sample(range(1000), 6) if rng.random() < 0.3 else range(6)
-    for _ in range(rng.choice((rng.randint(2, 14), 60))):
+    names = rng.sample(range(1000), num_blocks + 2) if rng.random() < 0.3 else range(num_blocks + 2)
+    for _ in range(number):
         if held and rng.random() < 0.5:
-            events.append((LEAVE, held.pop(rng.randrange(len(held)))))
+            events.append(("drop", held.pop(rng.randrange(len(held)))))
             continue
-        text = names[rng.randint(0, num_blocks + 1)]
+        text = rng.choice(names)
         if text in held or len(set(held)) < num_blocks:
-            events.append((JOIN, text))
+            events.append(("hold", text))
             held.append(text)
     return events, num_blocks
 
 
 def _events(line: str) -> list[Event]:
-    return [(JOIN if word[0] == "+" else LEAVE, int(word[1:])) for word in line.split()]
+    return [("hold" if word[0] == "+" else "drop", int(word[1:])) for word in line.split()]
 
 
 EVENTS = [
@@ -237,13 +161,12 @@ EVENTS = [
     (_events("+0 +1 +1 -1 -0 +2"), 2),
     (_events("+0 +1 +0 -0 -1 -0 +2"), 2),
     (_events("+0 +1 -1" + 9 * " +0" + 9 * " -0" + " +2 -0"), 2),
+    (_events(" ".join(f"+{i}" for i in range(30)) + " -9 -7 -8 +7 +30 +31"), 30),
+    _events_of(Random(0), 20, 400),
     *draw(_draw_events, 120),
 ]
 
-REPLAY = {
-    "hits": _expected("hits", HIT_MISTAKES | REPLAY_MISTAKES),
-    "evicted": _expected("evicted", REPLAY_MISTAKES),
-}
+REPLAY = as_solved_by_name("15.3", REPLAY_MISTAKES)
 register("15.3", Comparison(EVENTS, REPLAY, inputs("events", "num_blocks")))
 
 # 15.4

@@ -15,30 +15,32 @@ Texts = list[list[int]]
 
 
 def _require_apart(answer: Callable[..., Any]) -> None:
-    """Raise Wrong when two of very many texts of one block each have the same key: all texts are different."""
-    text_of: dict[Hashable, list[int]] = {}
-    for text in _many():
-        [key] = answer(list(text), len(text))
-        if (other := text_of.setdefault(key, text)) is not text:
-            raise Wrong(
-                f"of {len(_many()):,} different texts, {other} and {text} have the same key, with "
-                f"block_size={len(text)}. Different texts collide when a key has too few bits, or is a sum"
-            )
+    """Raise Wrong when two of very many texts have the same key for their last block: all texts are different."""
+    for block_size, texts in _many().items():
+        text_of: dict[Hashable, list[int]] = {}
+        for text in texts:
+            key = answer(list(text), block_size)[-1]
+            if (other := text_of.setdefault(key, text)) is not text:
+                raise Wrong(
+                    f"of {len(texts):,} different texts, {other} and {text} have the same key, with "
+                    f"block_size={block_size}. Different texts collide when a key has too few bits, or is a sum"
+                )
 
 
 @cache
-def _many() -> list[list[int]]:
-    """Make very many different texts, some of which collide when a key has too few bits or is a sum.
+def _many() -> dict[int, list[list[int]]]:
+    """Make very many different texts by block size, some of which collide when a key has too few bits or is a sum.
 
-    For each base up to 2**24 there are two texts that are one number in it, read from either end. All others are
-    random, and so many that some meet in 32 bits.
+    For each base up to 2**24 there are two texts of one block that are one number in it, read from either end. Other
+    texts of one block are random, and so many that some meet in 32 bits. Those of two blocks differ in the first.
     """
     places = 4096
     ends = [*range(places), *range(places, places * places + 1, places)]  # their differences: all up to 2**24
     texts = [pair for one in (0, 1) for end in ends for pair in ([one, end], [end, one])]
     texts = list(map(list, dict.fromkeys(map(tuple, texts))))
     rng = Random(0)
-    return texts + [[2 + rng.randrange(LARGEST_ID - 1), rng.randint(0, LARGEST_ID)] for _ in range(2**17)]
+    texts += [[2 + rng.randrange(LARGEST_ID - 1), rng.randint(0, LARGEST_ID)] for _ in range(2**17)]
+    return {2: texts, 1: [[first, 7] for first in rng.sample(range(LARGEST_ID), 2**16)]}
 
 
 LARGEST_ID = 2**31 - 1
@@ -169,11 +171,11 @@ def _draw_texts(rng: Random) -> tuple[Texts, int]:
 
 
 def _draw_long(rng: Random) -> tuple[Texts, int]:
-    """Draw a text of many blocks, and the same text with one token changed somewhere."""
-    size, base = rng.choice((1, 5, 16)), [rng.choice(SOME_IDS) for _ in range(100)]
+    """Draw a text of many blocks, the same text with one token changed somewhere, and a beginning of it."""
+    size, base = rng.choice((1, 5, 16, 128)), [rng.choice(SOME_IDS) for _ in range(300)]
     changed = list(base)
-    changed[rng.randrange(len(base) - 16)] += 1
-    return [base, changed], size
+    changed[rng.randrange(256)] += 1
+    return [base, changed, base[: rng.randint(16, 290)]], size
 
 
 SOME_IDS = (0, 1, 2, 3, 12, 23, 257, 40_000, 65_535, 65_536, 70_000, 2**24 + 1, LARGEST_ID - 65_536)

@@ -128,6 +128,7 @@ def require_one_ahead(answer: type[Stage]) -> None:
     _judge_order(answer)
     for title, settings in RUNS.items():
         _judge_tokens(answer, title, **settings)
+    _judge_two(answer)
     for fault in FAULTS:
         _judge_error(answer, fault)
     _judge_no_block(answer)
@@ -289,6 +290,19 @@ def _judge_tokens(answer: type[Stage], where: str, stop_at: int | None = None, *
     stage, seqs = _begun(answer, PROMPTS, NEW_TOKENS, stops=stops, **sizes)
     _to_the_end(stage, seqs, where)
     _require_tokens(seqs, stops, where)
+
+
+def _judge_two(answer: type[Stage]) -> None:
+    """Judge two stages whose steps come in turns, for as long as the one has work, and then the other alone."""
+    where = "two stages of the class, a step of each in turn"
+    one, of_one = _begun(answer, PROMPTS, NEW_TOKENS)
+    other, of_other = _begun(answer, PROMPTS, NEW_TOKENS, num_blocks=9)
+    while one.has_work:
+        _one_step(one, of_one, where)
+        _one_step(other, of_other, where)
+    _to_the_end(other, of_other, where)
+    for seqs in (of_one, of_other):
+        _require_tokens(seqs, (), where)
 
 
 def _require_tokens(seqs: list[Sequence], stops: tuple[int, ...], where: str) -> None:

@@ -178,7 +178,7 @@ test_a_wrong_write_then_attend = wrong_answers(
         "into a copy by reshape": (partial(run, write=on_a_copy), "nothing is written there"),
         "token-major index": (partial(run, write=token_major), "other values are there"),
         "a token's heads together": (partial(run, write=flat_view), "slots wrong, the first in block"),
-        "the last token alone": (partial(run, write=last_token_alone), "k_cache: 1 slot wrong, the first in block 2"),
+        "the last token alone": (partial(run, write=last_token_alone), "k_cache: 1 slot wrong, the first in block"),
         "attend first": (attend_first, "in the slots of new tokens until they are written"),
         "whole blocks": (
             partial(run, tokens=whole_blocks, mask=lambda new, length: torch.ones(new, 1, dtype=bool)),

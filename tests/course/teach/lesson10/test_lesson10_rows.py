@@ -151,11 +151,11 @@ test_wrong_kept_rows = wrong_answers(
         "another family": (NumbaPaged, "expected a subclass of OneTable, got NumbaPaged"),
         "every row, in other words": (
             writing(lambda self, row, seq: OneTable.write_row(self, row, seq)),
-            "a step where one of 3 sequences takes a block writes 3 rows, expected at most 1",
+            "a step where one of 40 sequences takes a block writes 40 rows, expected at most 1",
         ),
         "by the sequence": (
             remembering(lambda blocks, seq: seq.seq_id),
-            "in a step where one of 3 sequences takes a block, row 1",
+            "in a step where one of 40 sequences takes a block, row 1",
         ),
         "by the number of blocks": (
             remembering(lambda blocks, seq: len(blocks)),
@@ -178,14 +178,14 @@ test_wrong_kept_rows = wrong_answers(
         "versions in 16 bits": (ByShortVersion, "when a table has changed 65,536 times since a row was written, row 1"),
         "a row a sequence": (ARowASequence, "in the first step, row"),
         "prefills forgotten": (PrefillsForgotten, "row 0 of the table begins"),
-        "all or nothing": (AllOrNothing, "takes a block writes 3 rows, expected at most 1"),
+        "all or nothing": (AllOrNothing, "takes a block writes 40 rows, expected at most 1"),
         "at edges": (writing(write_at_edges), "in the first step, row"),
         "forgets when the batch shrinks": (
             ForgetsWhenItShrinks,
-            "a step without the batch's last sequence writes 2 rows, expected at most 0",
+            "a step without the batch's last sequence writes 39 rows, expected at most 0",
         ),
         "noted before it is written": (NotedFirst, "when an error ended the step before, and it is repeated, row 0"),
-        "uncounted": (writing(write_uncounted), "rows_built grows by 0, expected 3"),
+        "uncounted": (writing(write_uncounted), "rows_built grows by 0, expected 40"),
     },
     model="small",
 )

@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 from wrong_answers import right_answers, wrong_answers
 
-from course.teach.lesson12.exercises import grouped_product
-from course.teach.lesson12.four_bits_checks import pack_with, signed_largest
+from course.teach.exercises.solutions import solution
 
 
 def step_bytes(layers, width, vocab, bits):
@@ -154,12 +153,19 @@ def padded_and_batched(x, values, scales):
     return torch.einsum("bgk,rgk,bg->br", whole, columns, steps[..., 0]) * scales
 
 
+def rounded_first(x, values, scales):
+    parts = x.double().split(64, 1)
+    steps = [(part.abs().amax(1, keepdim=True) / 127).clamp_min(1e-300) for part in parts]
+    x = torch.cat([(part / step).round() * step for part, step in zip(parts, steps, strict=True)], 1)
+    return (x @ (values * scales.double()[:, None]).T).float()
+
+
 test_right_products = right_answers(
     "12.3",
     {
         "padded, one einsum": padded_and_batched,
         "integers": lambda *a: product(*a, convert=torch.Tensor.int),
-        "rounded first, then one product": lambda x, v, s: grouped_product(x.double(), v, s),
+        "rounded first, then one product": rounded_first,
         "rows one by one": lambda x, v, s: torch.cat([product(row[None], v, s) for row in x]),
     },
 )
@@ -168,8 +174,7 @@ test_right_products = right_answers(
 # 12.4
 
 
-def pack(weight, group):
-    return pack_with(weight, group, signed_largest)
+pack = solution("12.4", torch=torch)
 
 
 def changes_weight(weight, group):

@@ -7,39 +7,32 @@ from collections import Counter, OrderedDict
 import pytest
 from wrong_answers import right_answers, wrong_answers
 
-from course.teach.lesson15.exercises import Pool
+from course.teach.exercises.solutions import solution
+from course.teach.lesson15.exercises import LOST
 from stages import PrefixCache, TokenBudget
 from stages.s15_prefix_cache import SharedTables
 
 pytestmark = pytest.mark.slow
 
 
-def played(pool_class=Pool):
-    def replay(events, num_blocks):
-        pool = pool_class(num_blocks).play(events)
-        return pool.hits, pool.evicted
-
-    return replay
-
-
-class TwoHolders(Pool):
-    def hold(self, text):
-        super().hold(text)
-        self.refs[text] = min(2, self.refs[text])
+replay = solution("15.3")
 
 
 test_wrong_evictions = wrong_answers(
     "15.3",
     {
-        "hits alone": (lambda *case: played()(*case)[0], "expected (hits, evicted)"),
+        "hits alone": (lambda *case: replay(*case)[0], "expected (hits, evicted)"),
         "the caller's events used up": (
-            lambda *case: (played()(*case), case[0].clear())[0],
+            lambda *case: (replay(*case), case[0].clear())[0],
             "which is the caller's: make a copy",
         ),
-        "a count of evictions": (lambda *case: (played()(*case)[0], len(played()(*case)[1])), "evicted: "),
-        "two holders at most": (played(TwoHolders), "expected"),
-        "six texts": (lambda events, n: played()([(what, text % 6) for what, text in events], n), "hits: you return"),
-        "misses": (lambda *case: (len(case[0]) - played()(*case)[0], played()(*case)[1]), "hits: you return"),
+        "a count of evictions": (lambda *case: (replay(*case)[0], len(replay(*case)[1])), "evicted: "),
+        "two holders at most": (
+            solution("15.3", {**LOST, "holders.get(text, 0) + 1": "min(2, holders.get(text, 0) + 1)"}),
+            "expected",
+        ),
+        "six texts": (lambda events, n: replay([(what, text % 6) for what, text in events], n), "hits: you return"),
+        "misses": (lambda *case: (len(case[0]) - replay(*case)[0], replay(*case)[1]), "hits: you return"),
     },
 )
 
