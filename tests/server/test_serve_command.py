@@ -21,7 +21,7 @@ from roseinfer.cli.main import main
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)])
 def test_a_signal_lets_a_stream_end_and_the_process_with_status_0(number):
     with serving("tiny", "--max-num-seqs", "2") as (process, url):
         body = {"prompt": "Return a new", "max_tokens": 300, "ignore_eos": True, "stream": True}
@@ -71,8 +71,8 @@ def test_the_posts_file_serves_with_a_key_from_the_environment(tmp_path):
 @pytest.mark.parametrize(
     ("model", "flags", "path"),
     [
-        ("tiny", [], "/v1/completions"),
-        ("random:tiny-llama", [], "/v1/completions"),
+        pytest.param("tiny", [], "/v1/completions", marks=pytest.mark.nightly),
+        pytest.param("random:tiny-llama", [], "/v1/completions", marks=pytest.mark.nightly),
         ("tiny", ["--chat-template", "{{ messages[0].content }}"], "/v1/chat/completions"),
         ("tiny", ["--api-key", "rose-key"], "/v1/completions"),
     ],
