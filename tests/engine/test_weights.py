@@ -140,6 +140,7 @@ def test_the_text_of_tiny_hardly_changes(dtype, quantization, most):
     assert kl < most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_quantized_logits_are_close(name):
     plain, prepared = MODELS[name](), MODELS[name]()

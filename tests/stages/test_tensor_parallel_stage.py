@@ -60,6 +60,7 @@ def test_stages_share_one_second_rank_and_run_in_turns():
         assert_right(model, seqs)
 
 
+@pytest.mark.slow
 def test_the_part_of_a_stage_that_is_gone_is_dropped_with_the_next_step():
     model = small_model()
     kept, gone = stage_of(model), stage_of(model)

@@ -8,6 +8,8 @@ from course.teach.exercises.drawn import Comparison
 from course.teach.exercises.exercise import find_all
 from course.teach.exercises.wrong import Wrong
 
+pytestmark = pytest.mark.slow
+
 NAMED = [
     pytest.param(comparison, part, why, id=f"{exercise.id} {part}: {why}")
     for exercise in find_all()
