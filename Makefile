@@ -37,10 +37,11 @@ test: check ## before a commit: `make check`, the slow tests (some in a real bro
 	@sh tools/shell/browser.sh
 	$(PYTEST) -m "(slow or browser) and not alone and not nightly" tests
 	$(PY) -m pytest -m alone $$(grep -rl --include='*.py' mark.alone tests)
-	$(PYTEST) --nbval notebooks
+	$(PYTEST) --nbval -m "not nightly" notebooks
 
 nightly: test ## everything: `make test`, then each stage by each promise, all mutants of the solutions, the book and the slides
 	$(PYTEST) -m nightly tests
+	$(PYTEST) --nbval notebooks
 	$(PY) -m tools.mutants
 	$(PY) -m tools.book
 	$(PY) -m roseinfer slides notebooks/*.ipynb
