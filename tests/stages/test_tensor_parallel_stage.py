@@ -101,6 +101,7 @@ def test_threads_are_as_before_after_a_step():
         torch.set_num_threads(before)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_second_rank_ends_with_the_first_one():
     code = """

@@ -1,4 +1,4 @@
-"""`pytest --nbval -m "not nightly"`: no folded cells, one round of each race, and an unchanged notebook is passed over."""
+"""`pytest --nbval -m "not nightly"`: no folded cells, one round of each race, no unchanged notebook twice."""
 
 from __future__ import annotations
 
