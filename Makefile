@@ -8,9 +8,9 @@ ENV_DIR := $(or $(VIRTUAL_ENV),$(CONDA_ENV),$(CURDIR)/.venv)
 PY := "$(ENV_DIR)/bin/python"
 
 # A worker a core, with one thread each: on two cores, two workers with two threads each take longer.
+PYTEST := OMP_NUM_THREADS=$(or $(OMP_NUM_THREADS),1) $(PY) -m pytest -n logical --maxprocesses 8 --dist loadscope
 # What fails beside other tests, by path: to collect all tests would take half a minute.
 ALONE := $(PY) -m pytest $$(grep -rl --include='*.py' mark.alone tests)
-PYTEST := OMP_NUM_THREADS=$(or $(OMP_NUM_THREADS),1) $(PY) -m pytest -n logical --maxprocesses 8 --dist loadscope
 
 .PHONY: help setup lab check test nightly ladder reproduce gpu-report peers tensorboard notebooks slides book check-links doctor tiny clean
 
