@@ -84,7 +84,8 @@ class Notebook(nbval.IPyNbFile):
         from course.pages.folds import placed
         from tools.notebooks import kernel_env, notebook_client
 
-        if self.is_short and self.green_run == self.digest:
+        is_unchanged = self.green_run == self.digest
+        if self.is_short and is_unchanged:
             pytest.skip(f"{self.path.name} is unchanged since its last green run here, with all code that it can reach")
         self.setup_sanitize_files()
         self.live = copy.deepcopy(self.nb)
