@@ -120,6 +120,7 @@ def test_every_change_does_something(wanted, small, name):
     assert wanted[name] != [continued(small, prompt, unchanged)[0] for prompt in PROMPTS[:3]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 def test_alone_and_in_a_batch_the_tokens_are_transformers(small, wanted, name):
     params = asked(**EVERY[name])
@@ -324,6 +325,7 @@ EXTREMES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drafts", [{}, {"speculative": {"method": "ngram", "num_tokens": 3, "prompt_lookup_min": 1}}])
 @pytest.mark.parametrize("name", EXTREMES)
 def test_an_extreme_value_that_is_allowed_leaves_tokens_to_choose(small, name, drafts):

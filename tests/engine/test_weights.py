@@ -221,6 +221,7 @@ def test_bytes_of_a_plain_model_are_those_of_the_floor(name):
     assert held_bytes(model) == sum(p.nbytes for p in model.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "quantization", "has_tiles"),
     [
