@@ -9,6 +9,8 @@ PY := "$(ENV_DIR)/bin/python"
 
 # A worker a core, with one thread each: on two cores, two workers with two threads each take longer.
 PYTEST := OMP_NUM_THREADS=$(or $(OMP_NUM_THREADS),1) $(PY) -m pytest -n logical --maxprocesses 8 --dist loadscope
+# What fails beside other tests, by path: to collect all tests would take half a minute.
+ALONE := $(PY) -m pytest $$(grep -rl --include='*.py' mark.alone tests)
 
 .PHONY: help setup lab check test nightly ladder reproduce gpu-report peers tensorboard notebooks slides book check-links doctor tiny clean
 
@@ -27,20 +29,22 @@ lab: setup ## open the course in JupyterLab (LAB_ARGS="--no-browser --port 9999"
 	$(PY) -m jupyterlab $$root --ServerApp.root_dir="$(CURDIR)" \
 		--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(LAB_ARGS)
 
-check: setup ## in a minute or two: lint, format, types, and the tests that need no notebook, browser or interpreter
+check: setup ## in a minute or two: lint, format, types, and the quick tests: the layers, the stages' hashes, what recordings say, the words
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
 	$(PYTEST) -m "not slow and not browser and not gpu and not nightly" tests
 
-test: check ## before a commit: `make check`, the slow tests (some in a real browser), every notebook against its recorded outputs and its solutions
+test: check ## before a commit: `make check`, which shows first what is likely red; then the slow tests (some in a real browser), and the core path of every notebook that has changed against its recorded outputs and its solutions
 	@sh tools/shell/browser.sh
 	$(PYTEST) -m "(slow or browser) and not alone and not nightly" tests
-	$(PY) -m pytest -m alone $$(grep -rl --include='*.py' mark.alone tests)
-	$(PYTEST) --nbval notebooks
+	$(ALONE) -m "alone and not nightly"
+	$(PYTEST) --nbval -m "not nightly" notebooks
 
-nightly: test ## everything: `make test`, then each stage by each promise, all mutants of the solutions, the book and the slides
-	$(PYTEST) -m nightly tests
+nightly: test ## everything: `make test`, then each stage by each promise, the notebooks with their folded cells, all mutants of the solutions, the book and the slides
+	$(PYTEST) -m "nightly and not alone" tests
+	$(ALONE) -m "nightly and alone"
+	$(PYTEST) --nbval notebooks
 	$(PY) -m tools.mutants
 	$(PY) -m tools.book
 	$(PY) -m roseinfer slides notebooks/*.ipynb

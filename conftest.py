@@ -5,12 +5,16 @@ code prints and ignores a trailing `;`, and would run whatever environment a ker
 Compared are text/plain and stdout; the live views (text/html, charts, images, widgets) and stderr are not. Then the
 solutions take the place of the exercises in the same kernel, as a learner's answers do, and the cells that they reach
 are run once more. Without Triton, a notebook is skipped from the first cell that needs it.
+
+`-m "not nightly"` is what `make test` adds: folded cells are left out, races run two rounds, and a notebook is passed
+over that is as it was at its last green run here, with all code that it can reach.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,10 +22,13 @@ from typing import Any
 import nbval.plugin as nbval
 import pytest
 
-SANITIZE = Path(__file__).parent / "tests" / "nbval.cfg"
+HERE = Path(__file__).parent
+SANITIZE = HERE / "tests" / "nbval.cfg"
+RUN_BY = (Path(__file__), SANITIZE, HERE / "tools" / "notebooks.py", HERE / "tools" / "solutions.py")
 # Besides nbval's own: png, jpeg, widget views.
 CHARTS = ("application/vnd.vega.v5+json", "application/vnd.vegalite.v5+json")
 NOT_COMPARED = ("text/html", *CHARTS, "image/svg+xml", "stderr")
+SOLVED = "solutions"  # the name of a notebook's last test
 CELL_TIMEOUT = 300  # seconds; nbval's default of 2000 would let one hanging cell hold up everything
 
 
@@ -48,16 +55,25 @@ class Notebook(nbval.IPyNbFile):
         self.skip_compare += NOT_COMPARED
         self.client: Any = None
         self.cells: list[Cell] = []
+        self.passed: set[str] = set()
+        self.is_short = "not nightly" in self.config.option.markexpr
         self.stopped_by = ""
         self.cannot_run = ""
 
     def collect(self) -> Iterator[pytest.Item]:
-        for item in super().collect():
+        from course.pages.folds import placed
+
+        items = list(super().collect())
+        places = [place for place in placed(self.nb.cells) if place.is_code]
+        for item, place in zip(items, places, strict=True):
             cell = Cell.from_parent(self, name=item.name, cell_num=item.cell_num, cell=item.cell, options=item.options)
+            cell.is_left_out = item.options["skip"] or (place.folded and self.is_short)
+            if place.folded:
+                cell.add_marker("nightly")
             self.cells.append(cell)
         yield from self.cells
         if self.solutions.exists():
-            yield Solved.from_parent(self, name="solutions")
+            yield Solved.from_parent(self, name=SOLVED)
 
     @property
     def solutions(self) -> Path:
@@ -65,26 +81,62 @@ class Notebook(nbval.IPyNbFile):
 
     def setup(self) -> None:
         # Not above: this file is loaded for every test run, and these imports are for notebooks alone.
+        from course.pages.folds import placed
         from tools.notebooks import kernel_env, notebook_client
 
+        is_unchanged = self.green_run == self.digest
+        if self.is_short and is_unchanged:
+            pytest.skip(f"{self.path.name} is unchanged since its last green run here, with all code that it can reach")
         self.setup_sanitize_files()
         self.live = copy.deepcopy(self.nb)
+        for cell, live in zip(self.cells, [cell for cell in self.live.cells if cell.cell_type == "code"], strict=True):
+            cell.live = live
+        if self.is_short:
+            self.live.cells = [place.cell for place in placed(self.live.cells) if not place.folded]
         timeout = min(CELL_TIMEOUT, self.config.option.nbval_cell_timeout)
         self.client = notebook_client(self.live, self.path.parent, timeout)
         self.client.create_kernel_manager()
-        # The climb's times are not compared, and would come from a machine that runs two notebooks at once.
-        self.client.start_new_kernel(env=kernel_env() | {"ROSEINFER_CLIMB": "recorded"})
+        # No time is compared, and the climb's would come from a machine that runs two notebooks at once.
+        rounds = {"ROSEINFER_REPEATS": "2"} if self.is_short else {}  # with one, a chart of quartiles has none
+        self.client.start_new_kernel(env=kernel_env() | {"ROSEINFER_CLIMB": "recorded"} | rounds)
         self.client.start_new_kernel_client()
 
     def teardown(self) -> None:
         if self.client is not None and self.client.km is not None:
             self.client._cleanup_kernel()
+        wanted = {cell.name for cell in self.cells if not cell.is_left_out}
+        if self.solutions.exists():
+            wanted.add(SOLVED)
+        if self.passed == wanted and self.cache:
+            self.cache.set(self.cache_key, self.digest)
+
+    @property
+    def cache(self) -> pytest.Cache | None:
+        """.pytest_cache, which no fresh clone has."""
+        return getattr(self.config, "cache", None)
+
+    @property
+    def cache_key(self) -> str:
+        return f"green_notebooks/{self.path.stem}"
+
+    @property
+    def green_run(self) -> str | None:
+        """The digest of this notebook and its code when all of its cells passed, if they ever did."""
+        return self.cache.get(self.cache_key, None) if self.cache else None
+
+    @cached_property
+    def digest(self) -> str:
+        from tools.notebooks import digest
+
+        return digest([self.path, self.solutions, *RUN_BY])
 
 
 class Cell(nbval.IPyNbCell):
     """One code cell, compared with its recorded run."""
 
     has_run = False
+    is_left_out = False
+    live: Any = None  # this cell in the copy of the notebook that is being run
 
     def runtest(self) -> None:
         if self.options["skip"]:
@@ -98,11 +150,7 @@ class Cell(nbval.IPyNbCell):
         recorded = nbval.coalesce_streams(self.cell.outputs)
         if self.options["check"] and not self.compare_outputs(live, recorded):
             self.raise_cell_error("Cell outputs differ", "\n".join(self.comparison_traceback))
-
-    @property
-    def live(self) -> Any:
-        """This cell in the copy of the notebook that is being run."""
-        return [cell for cell in self.parent.live.cells if cell.cell_type == "code"][self.cell_num]
+        self.parent.passed.add(self.name)
 
     def execute(self) -> None:
         """Run the cell, once. An error that it does not announce stops the notebook: what follows is not run."""
@@ -110,7 +158,7 @@ class Cell(nbval.IPyNbCell):
 
         if self.parent.cannot_run:
             pytest.skip(self.parent.cannot_run)
-        if self.has_run or self.options["skip"]:
+        if self.has_run or self.is_left_out:
             return
         if self.parent.stopped_by:
             self.raise_cell_error(f"not run, because {self.parent.stopped_by}")
@@ -151,3 +199,4 @@ class Solved(pytest.Item):
             notebook.client.execute_cell(solved.cells[number], number)
         verdicts = {id: [plain_text(cell) for cell in check_cells(solved, id)] for id in exercises}
         assert verdicts == {id: [[f"{id} PASS"]] * len(texts) for id, texts in verdicts.items()}
+        notebook.passed.add(self.name)

@@ -90,6 +90,7 @@ def test_the_wheel_has_the_model_and_stays_small(wheel):
     assert 4_000_000 < wheel.stat().st_size < MOST_BYTES
 
 
+@pytest.mark.nightly
 def test_the_readmes_example_runs(scripts, tmp_path):
     """Where no package of the course can be imported."""
     section = (ROOT / "README.md").read_text(encoding="utf-8").split("## The engine", 1)[1]

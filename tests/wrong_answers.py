@@ -12,10 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiers import in_every_run
 
 from course.teach import check
 from course.teach.exercises.exercise import find
 
+# Each answer is compiled, run in a process of its own, put as a query, or judged by long runs.
+SLOW = ("00.2", "02.2", "08.3", "18.1", "18.2", "19.3", "22.4", "a2.1", "a2.2", "a2.3", "a2.4")
+# Each answer is judged by runs of seconds: the first ones are tried in every run, the others at night.
+LONG = ("15.4", "16.4", "22.4")
+FIRST = 6
 LESSON_TESTS = Path(__file__).parent / "course" / "teach"
 
 registered: dict[str, dict[str, tuple[Any, str]]] = {}
@@ -68,13 +74,17 @@ def right_answers(exercise_id: str, cases: Mapping[str, Any], **context: Any) ->
 def wrong_cases(exercise_id: str, cases: Mapping[str, tuple[Any, str]]) -> Callable:
     """Parametrise a test of your own over (answer, message), and put the cases on the course's list."""
     _register(registered, exercise_id, cases)
-    return pytest.mark.parametrize(("answer", "message"), list(cases.values()), ids=list(cases))
+    daily = list(cases)[:FIRST] if exercise_id in LONG else cases
+    tried = pytest.mark.parametrize(("answer", "message"), in_every_run(cases, daily))
+    if exercise_id in SLOW:
+        return lambda test: pytest.mark.slow(tried(test))
+    return tried
 
 
 def right_cases(exercise_id: str, cases: Mapping[str, Any]) -> Callable:
-    """The same over answers that must pass."""
+    """The same over answers that must pass: the first one in every run, the others at night."""
     _register(accepted, exercise_id, cases)
-    return pytest.mark.parametrize("answer", list(cases.values()), ids=list(cases))
+    return pytest.mark.parametrize("answer", in_every_run({id: (cases[id],) for id in cases}, list(cases)[:1]))
 
 
 def changed(base: type, **members: Any) -> type:

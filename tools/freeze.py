@@ -3,8 +3,8 @@
     python -m tools.freeze s01_naive_cat --reason "why it had to change"
 
 FROZEN.toml keeps for each stage the sha256 of its file, the greedy tokens it gives on the bundled model (fp32, CPU,
-mixed lengths) and the aten ops of the second decode step there. A test recomputes all of it. The op counts also notice
-when the library underneath drifts.
+mixed lengths) and the aten ops of the second decode step there. `make check` compares the files, `make test` and `make
+nightly` compute the rest again. The op counts also notice when the library underneath drifts.
 """
 
 from __future__ import annotations

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterable
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +18,10 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 
 from course.teach.journal import entries as journal
+from roseinfer.paths import ROOT
 
 SKIP_TAG = "nbval-skip"
+REACHED = ("roseinfer", "course", "stages", "data")  # what a notebook may import and read
 
 
 class OwnInterpreter(AsyncKernelManager):
@@ -58,3 +65,22 @@ def kernel_env() -> dict[str, str]:
 def plain_text(cell: dict[str, Any]) -> list[str]:
     """List the text/plain of each output that a cell displays."""
     return [output["data"]["text/plain"] for output in cell["outputs"] if "text/plain" in output.get("data", {})]
+
+
+def digest(files: Iterable[Path]) -> str:
+    """Hash these files, as far as they exist, with all code that a notebook can reach and what is installed here.
+
+    Equal digests mean that a notebook would give the same outputs.
+    """
+    return sha256("".join([*map(_hashed, files), _reached()]).encode()).hexdigest()
+
+
+@cache
+def _reached() -> str:
+    paths = sorted(path for room in REACHED for path in (ROOT / room).rglob("*") if "__pycache__" not in path.parts)
+    packages = sorted(f"{package.name} {package.version}" for package in distributions())
+    return "".join([sys.version, *packages, *map(_hashed, paths)])
+
+
+def _hashed(path: Path) -> str:
+    return f"{path.name} {sha256(path.read_bytes()).hexdigest()}" if path.is_file() else ""

@@ -1,6 +1,6 @@
 """Folded sections of a notebook: what a collapsed heading hides, up to the next heading of its level or above.
 
-Folded cells still run, and are still compared.
+`make nightly` runs them and compares their outputs; no other cell needs them, so `make test` leaves them out.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,12 +17,16 @@ from .neighbours import with_waiting
 OnStep = Callable[[int, float], None]  # decode tokens of this run so far, and the seconds they took
 T = TypeVar("T")
 Name = TypeVar("Name", bound=Hashable)
+MOST_REPEATS = "ROSEINFER_REPEATS"
 ROWS_OF_WEIGHTS = 16  # a step on a CPU reads its weights in about the time of so many rows: for estimates
 
 
 def turns(names: Sequence[Name], repeats: int, warmup: int = 0) -> Iterator[tuple[int, int, Name]]:
-    """Yield (repeat, position in its round, name): A B C, B C A, C A B, ... Repeats below 0 are the warm-up."""
-    for repeat in range(-warmup, repeats):
+    """Yield (repeat, position in its round, name): A B C, B C A, C A B, ... Repeats below 0 are the warm-up.
+
+    ROSEINFER_REPEATS limits the repeats, for runs whose times are not looked at.
+    """
+    for repeat in range(-warmup, min(repeats, int(os.environ.get(MOST_REPEATS, repeats)))):
         for position in range(len(names)):
             yield repeat, position, names[(repeat + position) % len(names)]
 

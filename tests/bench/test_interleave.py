@@ -6,7 +6,7 @@ import itertools
 
 import torch
 
-from roseinfer.bench.interleave import interleaved, turns
+from roseinfer.bench.interleave import MOST_REPEATS, interleaved, turns
 from roseinfer.profiling.clock import device_clock, seconds_of
 
 
@@ -37,3 +37,9 @@ def test_a_gpus_clock_is_read_when_its_queue_is_empty(monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", seen.append)
     now = device_clock(torch.device("cuda", 1), lambda: float(len(seen)))
     assert (now(), now()) == (1.0, 2.0) and seen == [torch.device("cuda", 1)] * 2
+
+
+def test_a_run_whose_times_are_not_looked_at_takes_fewer_rounds(monkeypatch):
+    monkeypatch.setenv(MOST_REPEATS, "2")
+    assert [repeat for repeat, _, _ in turns("A", 5, warmup=1)] == [-1, 0, 1]
+    assert [repeat for repeat, _, _ in turns("A", 1)] == [0]

@@ -22,8 +22,8 @@ pytestmark = [
         reason="there is no Chromium here: install it (apt install chromium) to run the browser suite",
     ),
 ]
-# What differs in how it looks: a race, a sliding picture, a timeline, a server.
-SHOWN = ("00_start_here.ipynb", "05_block_table.ipynb", "16_overlap.ipynb", "20_serving.ipynb")
+# What differs in how it looks: a race beside a sliding picture, and a server.
+SHOWN = ("05_block_table.ipynb", "20_serving.ipynb")
 LESSONS = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
 THEMES = ("JupyterLab Light", "JupyterLab Dark")
 WIDTHS = (1280, 1400)  # of the window, in pixels, with JupyterLab's side bar open as a learner finds it
@@ -130,7 +130,7 @@ def test_a_slider_that_is_moved_redraws(lab, small_notebook, view):
     lab.screenshot(view)
 
 
-@pytest.mark.parametrize("trusted", [True, False])
+@pytest.mark.parametrize("trusted", [pytest.param(True, marks=pytest.mark.nightly), False])
 def test_frames_move_in_a_notebook_that_is_opened_again_without_the_kernel_that_made_them(lab, idle_kernel, trusted):
     names = ["prepared", *SLIDERS]
     path = new_notebook("frames.ipynb", *(CELLS[name] for name in names))
@@ -152,6 +152,7 @@ def test_frames_move_in_a_notebook_that_is_opened_again_without_the_kernel_that_
         lab.screenshot(f"opened again, {'trusted' if trusted else 'not trusted'}")
 
 
+@pytest.mark.nightly
 def test_a_slider_below_a_chart_keeps_its_arrow_keys(lab):
     cells = ("from course import teach; import torch", "teach.draw_clock_race(torch.tensor([0.6, 0.4]))", "1")
     with lab.notebook(new_notebook("keys.ipynb", *cells)):
@@ -214,6 +215,7 @@ def test_the_dashboard_starts_moves_stops_frees_every_block_and_starts_again(lab
         button["Start"].and_(panel.locator(":enabled")).wait_for()
 
 
+@pytest.mark.nightly
 def test_a_dashboard_of_an_ended_kernel_keeps_its_results_and_says_how_to_get_its_buttons_back(lab, idle_kernel):
     path = new_notebook("ended.ipynb", CELLS["prepared"], CELLS["dashboard"])
     with lab.notebook(path):

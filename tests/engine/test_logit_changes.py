@@ -6,12 +6,14 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from fractions import Fraction
+from itertools import cycle
 
 import pytest
 import torch
 from changes_oracle import continued
 from oracles import prompts_of, small_llama, small_model
 from small_engines import assert_empty, engine_of
+from tiers import in_every_run
 
 from roseinfer.drive import drive
 from roseinfer.engine import logit_changes
@@ -118,6 +120,7 @@ def test_every_change_does_something(wanted, small, name):
     assert wanted[name] != [continued(small, prompt, unchanged)[0] for prompt in PROMPTS[:3]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 def test_alone_and_in_a_batch_the_tokens_are_transformers(small, wanted, name):
     params = asked(**EVERY[name])
@@ -126,9 +129,17 @@ def test_alone_and_in_a_batch_the_tokens_are_transformers(small, wanted, name):
     assert run(engine_of(small), [Sequence(prompt, params) for prompt in PROMPTS[:3]]) == wanted[name]
 
 
+PAIRS = {f"{name}-{way}": (name, way) for name in EVERY for way in WAYS}
+# Each change on one way, in turn, and all changes together on each way; where drafts are accepted, too.
+PAIRS_DAILY = {
+    *(f"{name}-{way}" for name, way in zip(EVERY, cycle(WAYS))),
+    *(f"{name}-{way}" for name in EVERY if name.startswith("all of them") for way in WAYS),
+    *(f"frequency_penalty below 0-{way}" for way in WAYS if "drafts" in way),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize(("name", "way"), in_every_run(PAIRS, PAIRS_DAILY))
 def test_on_every_way_beside_requests_that_change_nothing(small, wanted, plain, name, way):
     engine = engine_of(small, **{"max_num_seqs": 5} | WAYS[way])
     changed = [Sequence(prompt, asked(**EVERY[name])) for prompt in PROMPTS[:3]]
@@ -314,6 +325,7 @@ EXTREMES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drafts", [{}, {"speculative": {"method": "ngram", "num_tokens": 3, "prompt_lookup_min": 1}}])
 @pytest.mark.parametrize("name", EXTREMES)
 def test_an_extreme_value_that_is_allowed_leaves_tokens_to_choose(small, name, drafts):

@@ -140,6 +140,7 @@ def test_the_text_of_tiny_hardly_changes(dtype, quantization, most):
     assert kl < most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_quantized_logits_are_close(name):
     plain, prepared = MODELS[name](), MODELS[name]()
@@ -220,6 +221,7 @@ def test_bytes_of_a_plain_model_are_those_of_the_floor(name):
     assert held_bytes(model) == sum(p.nbytes for p in model.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "quantization", "has_tiles"),
     [

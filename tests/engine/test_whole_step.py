@@ -139,6 +139,7 @@ def test_the_tokens_are_those_of_both_oracles(name):
     assert_right(model, seqs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "qwen3"])
 def test_bfloat16_is_as_near_as_the_modules_are(name, with_tiles):
     with_tiles(False)  # with AMX there is no whole step in bfloat16, and its products are oneDNN's

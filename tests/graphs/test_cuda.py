@@ -28,6 +28,7 @@ class Ring:
         self.itself = self
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("was_enabled", [True, False])
 def test_nothing_is_collected_while_a_step_is_captured(no_cuda, was_enabled):
     gone = weakref.ref(Ring())

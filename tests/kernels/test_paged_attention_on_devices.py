@@ -238,6 +238,7 @@ except TritonUnavailable as error:
 """
 
 
+@pytest.mark.nightly
 def test_a_machine_without_triton_runs_everything_else_and_says_so():
     counted, refused = printed_by(WITHOUT_TRITON).splitlines()
     assert counted.startswith(f"{len(LADDER)} Triton is not installed")
@@ -272,6 +273,7 @@ def test_triton_that_was_imported_before_is_as_if_roseinfer_came_first(decided, 
     assert kernels == expected and len(kernels) > 50 and set(kernels.values()) == {kind}
 
 
+@pytest.mark.nightly
 @pytest.mark.needs_triton
 def test_transformers_before_roseinfer_and_the_kernels_run_all_the_same():
     """On a machine without a GPU: a program that compares with transformers imports it first."""

@@ -108,8 +108,9 @@ def test_there_may_be_no_bias(dtype):
 PROCESSORS = {"AVX2": ("haswell", "+avx2,+fma"), "SSE": ("x86-64", "")}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "darwin", reason="these are processors of another kind")
-@pytest.mark.parametrize("processor", PROCESSORS)
+@pytest.mark.parametrize("processor", ["AVX2", pytest.param("SSE", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_other_processors_multiply_too(processor, dtype, tmp_path):
     name, features = PROCESSORS[processor]

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tiers import in_every_run
 from tokenizers import Tokenizer, processors
 
 from roseinfer.llm.chat import ChatTemplate
@@ -269,7 +270,11 @@ ENDLESS = {
 }
 
 
-@pytest.mark.parametrize("template", ENDLESS)
+# One that a deadline ends, one that takes memory, one that writes without end, one that is too deep.
+ENDLESS_DAILY = ("loops", "list", "output", "recursion")
+
+
+@pytest.mark.parametrize("template", in_every_run({name: (name,) for name in ENDLESS}, ENDLESS_DAILY))
 def test_an_endless_template_ends(tmp_path, monkeypatch, template):
     """It ends in any thread: no signal is needed."""
     monkeypatch.setattr("roseinfer.llm.chat.RENDER_SECONDS", 2)

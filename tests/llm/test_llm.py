@@ -41,6 +41,7 @@ def test_packed_weights_say_the_same(tiny):
     assert [output.outputs[0].token_ids for output in outputs] == reference_generate(tiny, IDS, 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "quantization"), [("float32", "int8"), ("float32", "int4"), ("bfloat16", None)])
 def test_fewer_bits_are_served(dtype, quantization):
     """The answers are those of a model that was prepared by hand, to the last bit."""

@@ -45,6 +45,7 @@ def started(num_tokens: int) -> tuple[subprocess.Popen, int]:
     return program, int(program.stdout.readline())
 
 
+@pytest.mark.nightly
 def test_a_program_without_a_guard_ends_and_its_process_with_it() -> None:
     program, other = started(3)
     assert program.stdout.read() == "done\n"
@@ -52,7 +53,10 @@ def test_a_program_without_a_guard_ends_and_its_process_with_it() -> None:
     wait_until_gone(other)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+AT_NIGHT = [pytest.param(number, marks=pytest.mark.nightly) for number in (signal.SIGINT, signal.SIGTERM)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, *AT_NIGHT])
 def test_a_program_that_ends_by_a_signal_leaves_no_process(number: int) -> None:
     program, other = started(250)
     program.send_signal(number)
@@ -80,6 +84,7 @@ def status_of(url: str, body: dict) -> int:
         return error.code
 
 
+@pytest.mark.nightly
 def test_a_server_whose_rank_dies_ends_and_names_it(server: subprocess.Popen) -> None:
     url = server.stderr.readline().split()[0]
     while "ready" not in (line := server.stderr.readline()):

@@ -179,6 +179,7 @@ def test_a_closed_llm_says_so_and_its_processes_are_gone(llm: LLM) -> None:
         llm.generate([[1]], GREEDY)
 
 
+@pytest.mark.nightly
 def test_three_others_end_when_one_of_them_is_killed() -> None:
     with LLM(small_model(), tensor_parallel_size=4, **SIZES) as llm:
         assert token_ids(llm, [[5, 6]], GREEDY) == reference_generate(small_model(), [[5, 6]], GREEDY.max_tokens)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,6 +35,7 @@ def joined(deltas) -> list[tuple[str, str]]:
     return list(map(tuple, calls.values()))
 
 
+@pytest.mark.slow
 @given(CALLS, st.lists(st.integers(0, 400), max_size=8))
 def test_calls_are_read_from_pieces(calls, cuts):
     text, reader, deltas = written(calls), CallReader(), []

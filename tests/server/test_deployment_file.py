@@ -21,7 +21,7 @@ from roseinfer.paths import ROOT
 from roseinfer.sequence import SamplingParams
 from roseinfer.server.local_replicas import ENVIRONMENT
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.nightly]
 
 DOCS = ROOT / "docs" / "scaling.md"
 HERE = {'"Qwen/Qwen2.5-7B-Instruct"': '"tiny"', "num_gpus=1": "num_gpus=0"}  # in place of the model and its GPU

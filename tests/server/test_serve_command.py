@@ -21,7 +21,7 @@ from roseinfer.cli.main import main
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)])
 def test_a_signal_lets_a_stream_end_and_the_process_with_status_0(number):
     with serving("tiny", "--max-num-seqs", "2") as (process, url):
         body = {"prompt": "Return a new", "max_tokens": 300, "ignore_eos": True, "stream": True}
@@ -37,6 +37,7 @@ def test_a_signal_lets_a_stream_end_and_the_process_with_status_0(number):
             urllib.request.urlopen(f"{url}/health", timeout=DEADLINE)
 
 
+@pytest.mark.nightly
 def test_what_does_not_end_in_time_gets_an_error_and_status_is_0():
     with serving("tiny", "--drain-seconds", "0") as (process, url):
         body = {"prompt": "Return a new", "max_tokens": 450, "ignore_eos": True, "stream": True}
@@ -71,9 +72,11 @@ def test_the_posts_file_serves_with_a_key_from_the_environment(tmp_path):
 @pytest.mark.parametrize(
     ("model", "flags", "path"),
     [
-        ("tiny", [], "/v1/completions"),
-        ("random:tiny-llama", [], "/v1/completions"),
-        ("tiny", ["--chat-template", "{{ messages[0].content }}"], "/v1/chat/completions"),
+        pytest.param("tiny", [], "/v1/completions", marks=pytest.mark.nightly),
+        pytest.param("random:tiny-llama", [], "/v1/completions", marks=pytest.mark.nightly),
+        pytest.param(
+            "tiny", ["--chat-template", "{{ messages[0].content }}"], "/v1/chat/completions", marks=pytest.mark.nightly
+        ),
         ("tiny", ["--api-key", "rose-key"], "/v1/completions"),
     ],
 )

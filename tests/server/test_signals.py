@@ -101,7 +101,7 @@ def ended(process: subprocess.Popen) -> str:
     return said
 
 
-@pytest.mark.parametrize("num_signals", [1, 2])
+@pytest.mark.parametrize("num_signals", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_a_stopped_template_holds_up_no_end(model, num_signals):
     drain = "1" if num_signals == 1 else "600"
     with serving(model, "--drain-seconds", drain) as (process, url), ThreadPoolExecutor() as pool:
@@ -117,6 +117,7 @@ def test_a_stopped_template_holds_up_no_end(model, num_signals):
             assert got == 503 and "shutting down" in text
 
 
+@pytest.mark.nightly
 def test_a_grammar_that_is_being_compiled_holds_up_no_end():
     pytest.importorskip("llguidance")
     with serving("tiny", "--drain-seconds", "1") as (process, url), ThreadPoolExecutor(8) as pool:
@@ -130,7 +131,7 @@ def test_a_grammar_that_is_being_compiled_holds_up_no_end():
         assert {status for status, _ in found} <= {400, 503} and any("shutting down" in text for _, text in found)
 
 
-@pytest.mark.parametrize("num_signals", [1, 2])
+@pytest.mark.parametrize("num_signals", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_a_stopped_rank_fails_health_and_holds_up_no_end(num_signals):
     drain = "1" if num_signals == 1 else "600"
     flags = "--tensor-parallel", "2", "--step-seconds", "1", "--drain-seconds", drain
@@ -148,7 +149,7 @@ def test_a_stopped_rank_fails_health_and_holds_up_no_end(num_signals):
             assert all(one.result(DEADLINE)[0] == 503 for one in answers)
 
 
-@pytest.mark.parametrize("more", [[], ["--access-log"]])
+@pytest.mark.parametrize("more", [[], pytest.param(["--access-log"], marks=pytest.mark.nightly)])
 def test_a_terminal_that_has_gone_holds_up_no_end(more):
     with serving("tiny", *more) as (process, url):
         process.stderr.close()

@@ -265,7 +265,7 @@ def test_some_thousand_choices_are_taken(chatty):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("num_signals", [1, 2])
+@pytest.mark.parametrize("num_signals", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_the_end_cuts_off_what_was_accepted_and_has_not_begun(folder, kind, num_signals):
     """After the limit, or at the second signal."""
     path, body, holding = KINDS[kind]
@@ -283,7 +283,7 @@ def test_the_end_cuts_off_what_was_accepted_and_has_not_begun(folder, kind, num_
             assert not running.server.has_ended
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stream", [pytest.param(False, marks=pytest.mark.nightly), True])
 @pytest.mark.parametrize("asks", [{}, {"logprobs": 1}, {"echo": True}], ids=str)
 def test_the_end_may_come_in_the_moment_in_which_the_prompts_are_read(monkeypatch, asks, stream):
     with running_server() as running:

@@ -51,6 +51,7 @@ def test_routers_and_shapes_of_a_cluster(capsys):
     assert arguments["link"] == {"bytes_per_s": 450e9, "latency": 2e-6} and arguments["prefix_groups"] == 3
 
 
+@pytest.mark.slow
 def test_a_fit_is_kept_and_used_again(tmp_path, capsys, few_shapes):
     path = tmp_path / "fit.json"
     arguments = ["--requests", "10", "--max-num-seqs", "2", "--output-lens", "4"]

@@ -63,6 +63,7 @@ def perfect(monkeypatch):
     return model, seqs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model",
     [small_model(), small_llama("llama"), deepcopy(small_model()).to(torch.bfloat16)],

@@ -60,6 +60,7 @@ def test_stages_share_one_second_rank_and_run_in_turns():
         assert_right(model, seqs)
 
 
+@pytest.mark.slow
 def test_the_part_of_a_stage_that_is_gone_is_dropped_with_the_next_step():
     model = small_model()
     kept, gone = stage_of(model), stage_of(model)
@@ -100,6 +101,7 @@ def test_threads_are_as_before_after_a_step():
         torch.set_num_threads(before)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_second_rank_ends_with_the_first_one():
     code = """

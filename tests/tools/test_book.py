@@ -14,20 +14,16 @@ import nbformat
 import pytest
 from lab import FLAGS, chromium
 
-from roseinfer.paths import ROOT
 from tools.shape import DEEPER
 
 pytest.importorskip("sphinx", reason="the book is built with Python 3.11 or newer")
 from bs4 import BeautifulSoup
 
 from tools.book.build import build
-from tools.book.launch import check_repository
-from tools.book.lesson_page import LEFT_OUT, is_chart, to_page
-from tools.book.links import rewrite_links
+from tools.book.lesson_page import LEFT_OUT, is_chart
 from tools.book.source import lessons
-from tools.colab import write_all
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]  # it is a product, built once a night
 MOST_BYTES = 60_000_000
 
 
@@ -123,48 +119,11 @@ def test_a_lesson_starts_in_colab_codespaces_and_binder(pages, site):
     }
 
 
-def test_without_a_repository_there_are_no_buttons():
-    nb = nbformat.read(lessons()[5], as_version=4)
-    page = to_page(nb, {}, "notebooks/05_block_table.ipynb", set())
-    assert "launch" not in page.cells[0].source
-    with pytest.raises(ValueError, match="repository must be OWNER/NAME, got 'https://"):
-        check_repository("https://github.com/someone/course")
-
-
-def test_colabs_copies_begin_with_a_set_up_cell_and_are_the_lessons_otherwise(tmp_path):
-    write_all(tmp_path, "someone/course")
-    assert sorted(path.name for path in (tmp_path / "notebooks").iterdir()) == [path.name for path in lessons()]
-    for path in lessons()[:3]:
-        first, *rest = nbformat.read(tmp_path / "notebooks" / path.name, as_version=4).cells
-        assert rest == nbformat.read(path, as_version=4).cells
-        assert "git clone --quiet --depth 1 https://github.com/someone/course roseinfer\n" in first.source
-        script = first.source.splitlines()[-1].removeprefix("%run roseinfer/")
-        assert (ROOT / script).is_file()
-
-
 def test_the_glossary_is_short_and_each_term_names_a_lesson(pages, site):
     terms = pages[site / "glossary.html"].select("dl.glossary > dt")
     meanings = pages[site / "glossary.html"].select("dl.glossary > dd")
     assert 40 <= len(terms) == len(meanings) <= 60
     assert all(meaning.find("a", href=re.compile(r"^notebooks/(\d\d|a\d)_")) for meaning in meanings)
-
-
-PAGES = {"notebooks/00_start_here.ipynb", "docs/trust.md"}
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ("see [lesson 00](00_start_here.ipynb#predict)", "see [lesson 00](00_start_here.ipynb#predict)"),
-        ("see [trust](../docs/trust.md)", "see [trust](../docs/trust.md)"),
-        ("see [`stage.py`](../roseinfer/stage.py), then", "see `stage.py`, then"),
-        ("[a](https://example.com) [b](#here)", "[a](https://example.com) [b](#here)"),
-        ("![The climb](../docs/climb.png)", "![The climb](../docs/climb.png)"),
-        ("[of [B, H]](../stages)", "of [B, H]"),
-    ],
-)
-def test_links_to_what_the_book_has_not_are_texts(text, wanted):
-    assert rewrite_links(text, "notebooks/01_naive_cat.ipynb", PAGES) == wanted
 
 
 @pytest.fixture
@@ -182,7 +141,6 @@ needs_chromium = pytest.mark.skipif(
 )
 
 
-@pytest.mark.nightly
 @pytest.mark.browser
 @needs_chromium
 def test_a_page_is_drawn_without_an_error_or_a_warning(site, browser):
@@ -203,7 +161,6 @@ def test_a_page_is_drawn_without_an_error_or_a_warning(site, browser):
             page.close()
 
 
-@pytest.mark.nightly
 @pytest.mark.browser
 @needs_chromium
 def test_no_two_cells_of_a_recorded_table_run_together(site, browser):

@@ -20,6 +20,7 @@ def test_the_file_has_what_the_tool_makes():
     assert len(MADE["unseen"]) == len(set(MADE["unseen"])) == UNSEEN
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_no_unseen_paragraph_shares_a_run_of_words_with_the_training_text():
     known = {run for document in collect() for paragraph in document.split("\n") for run in runs(paragraph)}

@@ -16,7 +16,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from course.teach.exercises.solutions import parse_solutions
 from roseinfer.paths import ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]  # test_short_nbval.py runs one notebook in every run
 
 
 WIDGET = """\

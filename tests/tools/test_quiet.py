@@ -72,6 +72,7 @@ def test_what_may_differ_is_no_sign():
     assert signs(race_of(apart), race_of(three), race_of(QUIET, "16 sequences", 40_000.0)) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_such_a_recording_is_refused_and_the_file_left_alone(tmp_path):
     source = """\

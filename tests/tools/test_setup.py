@@ -206,8 +206,9 @@ def test_make_test_lints_tests_and_runs_the_notebooks():
     workers = "-m pytest -n logical --maxprocesses 8 --dist loadscope"
     assert quick.endswith(f'{workers} -m "not slow and not browser and not gpu and not nightly" tests')
     assert tests.endswith(f'{workers} -m "(slow or browser) and not alone and not nightly" tests')
-    assert alone.endswith("-m pytest -m alone $(grep -rl --include='*.py' mark.alone tests)")
-    assert notebooks.endswith(f"{workers} --nbval notebooks")
+    files = "-m pytest $(grep -rl --include='*.py' mark.alone tests)"
+    assert alone.endswith(f'{files} -m "alone and not nightly"')
+    assert notebooks.endswith(f'{workers} --nbval -m "not nightly" notebooks')
     assert all(line.startswith("OMP_NUM_THREADS=1 ") for line in (quick, tests, notebooks))
     assert "OMP_NUM_THREADS=4 " in make("-n", "test", OMP_NUM_THREADS="4")
 
@@ -216,8 +217,9 @@ def test_make_nightly_runs_what_make_test_leaves_out():
     of_test = make("-n", "test").splitlines()
     lines = make("-n", "nightly").splitlines()
     assert lines[: len(of_test)] == of_test
-    left_out, *others = lines[len(of_test) :]
-    assert left_out.endswith("-m nightly tests")
+    left_out, alone, notebooks, *others = lines[len(of_test) :]
+    assert left_out.endswith('-m "nightly and not alone" tests')
+    assert alone.endswith('-m "nightly and alone"') and notebooks.endswith("--nbval notebooks")
     assert [line.partition(" -m ")[2] for line in others] == [
         "tools.mutants",
         "tools.book",

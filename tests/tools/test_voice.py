@@ -10,16 +10,14 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import nbformat
 import pytest
 
 from roseinfer.paths import ROOT
-
-pytestmark = pytest.mark.slow
-
 
 # Each is wrong in every use. None is Python's, and "there is none" and "none of them" are plain English.
 WORDS = [
@@ -84,14 +82,13 @@ def cells(path: Path) -> Iterator[tuple[str, str]]:
             yield f"{path.name}, cell {number}", cell.source
 
 
-def strings_and_comments(source: str) -> Iterator[tuple[int, str]]:
+@cache
+def strings_and_comments(source: str) -> list[tuple[int, str]]:
     """(line, text) of each: docstrings, messages, texts of exercises."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.lineno, node.value
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.start[0], token.string
+    nodes = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
+    strings = [(node.lineno, node.value) for node in nodes if isinstance(node.value, str)]
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return strings + [(token.start[0], token.string) for token in tokens if token.type == tokenize.COMMENT]
 
 
 def odd_docstrings(source: str) -> Iterator[tuple[int, str]]:
@@ -107,7 +104,7 @@ def found(texts: Iterator[tuple[str, str]], forbidden: re.Pattern[str] = FORBIDD
     return [f"{where}: {hit}" for where, text in texts for hit in hits(text, forbidden)]
 
 
-def read_modules(read: Callable[[str], Iterator[tuple[int, str]]]) -> Iterator[tuple[str, str]]:
+def read_modules(read: Callable[[str], Iterable[tuple[int, str]]]) -> Iterator[tuple[str, str]]:
     for path in MODULES:
         for line, text in read(path.read_text(encoding="utf-8")):
             yield f"{path.relative_to(ROOT)}, line {line}", text

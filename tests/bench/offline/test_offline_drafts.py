@@ -58,6 +58,7 @@ def test_repeating_prompts_end_as_they_begin(small: GPT2, spec):
     assert prompts == repeating(small, spec, 3, 24, 8, seed=0) != repeating(small, spec, 3, 24, 8, seed=1)
 
 
+@pytest.mark.slow
 def test_the_bundled_model_s_are_passages_that_it_repeats(tiny: GPT2):
     tokenizer = load_tokenizer("tiny")
     passages = passages_of(tiny, "tiny", 4, 40, seed=0)

@@ -212,6 +212,7 @@ def test_one_file_a_lesson(tmp_path, capsys):
 # In a browser that reaches nothing
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(chromium() is None, reason="there is no Chromium here: apt install chromium to look at slides")
 def test_slides_show_offline_and_tables_fit(tmp_path):
     from playwright.sync_api import sync_playwright

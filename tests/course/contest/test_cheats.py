@@ -237,6 +237,7 @@ def test_tokens_of_another_shape_are_refused(tokens, line):
     assert checked_shape(right, requests) is right
 
 
+@pytest.mark.nightly
 def test_the_tokens_of_another_request_are_called_so(contest, entry_of):
     swap = """equal = [n for n in tokens if len(tokens[n]) == 6]
         if equal:
@@ -245,12 +246,14 @@ def test_the_tokens_of_another_request_are_called_so(contest, entry_of):
         contest.score(entry_of(tampers(swap)))
 
 
+@pytest.mark.nightly
 def test_a_clock_that_stands_still_gains_nothing(contest, entry_of):
     slow = "time.perf_counter = time.time = time.monotonic = lambda: 0.0; time.sleep(0.25)"
     score = contest.score(entry_of(tampers(slow)))
     assert all(one["seconds"] >= 0.25 for one in score.samples if one["name"] == "entry")
 
 
+@pytest.mark.nightly
 def test_what_it_prints_is_read_by_nothing(contest, entry_of):
     score = contest.score(
         entry_of(tampers("print('{\"tokens\": []}\\n' * 10000, flush=True); print('x', file=sys.stderr)"))
@@ -258,13 +261,14 @@ def test_what_it_prints_is_read_by_nothing(contest, entry_of):
     assert score.row["name"] == "Mine"
 
 
+@pytest.mark.nightly
 def test_it_has_nothing_to_read(contest, entry_of):
     """Its input is empty."""
     score = contest.score(entry_of(tampers("assert sys.stdin.read() == ''")))
     assert len(score.samples) == 2
 
 
-@pytest.mark.parametrize("before", [None, b'{"entries":[]}'])
+@pytest.mark.parametrize("before", [pytest.param(None, marks=pytest.mark.nightly), b'{"entries":[]}'])
 def test_a_scoreboard_that_it_writes_is_restored(before, contest, entry_of, tmp_path):
     board = tmp_path / "board.json"
     if before is not None:
@@ -274,6 +278,7 @@ def test_a_scoreboard_that_it_writes_is_restored(before, contest, entry_of, tmp_
     assert (board.read_bytes() if board.exists() else None) == before
 
 
+@pytest.mark.nightly
 def test_memory_of_its_children_counts(entry_of):
     """Each of three processes stays below the limit."""
     grows = """
@@ -329,6 +334,7 @@ THREAD = """
 """
 
 
+@pytest.mark.nightly
 def test_threads_and_children_stand_still_between_runs(entry_of, contest):
     file = entry_of(dedent(THREAD) + dedent(HONEST))
 
@@ -406,6 +412,7 @@ def test_a_contest_that_cannot_be_made_leaves_no_process(name, monkeypatch):
     assert psutil.Process().children() == before
 
 
+@pytest.mark.nightly
 def test_a_baseline_that_stops_is_no_fault_of_the_entry(entry_of):
     with Contest(SMALL, repeats=1, limits=LIMITS) as contest:
         os.kill(contest.baseline._pid, signal.SIGKILL)

@@ -59,6 +59,7 @@ def test_new_writes_an_entry_that_can_be_run(here, capsys):
     assert class_in(read_entry(here / "my_entry.py")).__name__ == "MyEntry"
 
 
+@pytest.mark.slow
 def test_show_has_the_best_first_and_draws(here, capsys):
     assert main(["contest", "show", "--board", "scores.json", "--chart", "scores.html"]) == 0
     out = capsys.readouterr().out

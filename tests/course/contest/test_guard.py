@@ -139,6 +139,7 @@ def test_a_process_of_another_user_is_passed_over(monkeypatch):
     assert sorted(signalled) == sorted([one.pid, other.pid])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what processes share")
 def test_memory_that_processes_share_counts_once():
     """Four processes that hold the same 60 MiB."""

@@ -44,6 +44,7 @@ WAYS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "name"), WAYS.values(), ids=list(WAYS))
 def test_a_change_is_found_and_named(change, name, monkeypatch):
     before = marks_of_library()

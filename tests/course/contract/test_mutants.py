@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from caught import require_all_told_apart, require_caught_by_name, require_held, require_wrong_alone
 from mutants import MUTANTS, Mutant
+from tiers import in_every_run
 from unusual_stages import UNUSUAL
 
 from course.contract import PROMISES
@@ -18,6 +19,8 @@ TRITON = [pytest.param(mutant, marks=pytest.mark.needs_triton) for mutant in MUT
 PLAIN = [mutant for mutant in MUTANTS if mutant.base is not TritonPaged]
 # They find nothing in a stage that is right in the others, and take as long as all of them together.
 LONG_ONES = ("equals_transformers", "equals_transformers_in_full_size", "very_long_sequences", "llama_families")
+# Other strides, other books, another decode, a batch that is padded, two levels of inheritance.
+UNUSUAL_DAILY = ("HeadsFirst", "OtherBooks", "OwnDecode", "PadsTheBatch", "TwoLevelsDown")
 a_mutant = pytest.mark.parametrize("mutant", [*PLAIN, *TRITON], ids=repr)
 
 
@@ -36,6 +39,6 @@ def test_mutants_are_many_and_told_apart():
     require_all_told_apart(MUTANTS, fewest=60)
 
 
-@pytest.mark.parametrize("stage_class", UNUSUAL, ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("stage_class", in_every_run({cls.__name__: (cls,) for cls in UNUSUAL}, UNUSUAL_DAILY))
 def test_an_unusual_stage_that_is_right_is_not_refused(stage_class: type[Stage]):
     require_held(stage_class, [promise for promise in PROMISES if promise.name not in LONG_ONES])

@@ -9,7 +9,7 @@ from caught import require_all_told_apart, require_caught_by_name, require_held,
 from devices import CUDA
 from engine_queue import EngineQueue, OverlappedEngineQueue
 from mutants import QUEUE_MUTANTS, Mutant
-from tiers import at_night
+from tiers import at_night, in_every_run
 from unusual_queues import UNUSUAL_QUEUES
 
 from course.contract import PROMISES, QUEUE_PROMISES, Promise, check_promises, promises_of
@@ -24,6 +24,8 @@ pytestmark = pytest.mark.slow
 QUEUES = [cls for cls in LADDER if has_queue(cls)] + [EngineQueue, OverlappedEngineQueue]
 # The frozen ones between the first and the last queue differ by one change each from a neighbour.
 BETWEEN = ("s15", "s16", "s17", "s18")
+# Each changes another part of a queue: how it chunks, what it evicts, when it ends a step, whom it lets in.
+UNUSUAL_DAILY = ("LeavesABlockFree", "EvictsTheNewest", "TakesTurns", "KeysAreTexts")
 a_mutant = pytest.mark.parametrize("mutant", QUEUE_MUTANTS, ids=repr)
 
 
@@ -67,7 +69,7 @@ def test_mutants_are_many_and_every_promise_names_some():
     assert named == {promise.name for promise in QUEUE_PROMISES if not promise.last}
 
 
-@pytest.mark.parametrize("stage_class", UNUSUAL_QUEUES, ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("stage_class", in_every_run({cls.__name__: (cls,) for cls in UNUSUAL_QUEUES}, UNUSUAL_DAILY))
 def test_an_unusual_queue_that_is_right_is_not_refused(stage_class: type):
     require_held(stage_class, QUEUE_PROMISES)
 

@@ -29,6 +29,8 @@ from roseinfer.profiling.spans import TimedSpan
 from roseinfer.profiling.traces.phases import PHASES, device_phases, host_phases
 from stages import SelectAppend, VectorizedGather
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 TINY = "random:tiny-qwen2"
 NUM_STEPS, CACHED = 6, 9
@@ -213,7 +215,6 @@ def test_scalar_reads_are_as_the_post_printed_them():
     assert reads == example["scalar_reads"] == 28672
 
 
-@pytest.mark.slow
 def test_a_stage_that_writes_sequence_by_sequence_is_different(tmp_path, monkeypatch):
     """SelectAppend starts a copy for K and one for V of every layer and sequence, as the post's engine did."""
     edit_facts(tmp_path, monkeypatch, num_steps=5)

@@ -8,7 +8,9 @@ from course.teach.exercises.drawn import Comparison
 from course.teach.exercises.exercise import find_all
 from course.teach.exercises.wrong import Wrong
 
-MARKS = {"a3": (pytest.mark.slow, pytest.mark.needs_triton)}  # a mistake of a3 is a kernel, which is run
+pytestmark = pytest.mark.slow
+MARKS = {"a3": (pytest.mark.needs_triton,)}  # a mistake of a3 is a kernel, which is run
+
 NAMED = [
     pytest.param(comparison, part, why, id=f"{exercise.id} {part}: {why}", marks=MARKS.get(exercise.id[:2], ()))
     for exercise in find_all()

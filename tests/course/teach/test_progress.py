@@ -123,6 +123,7 @@ for i in range(200):
 """
 
 
+@pytest.mark.nightly
 def test_notebooks_that_are_open_at_once_lose_nothing_of_each_others(record):
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, lesson]) for lesson in ("01", "02", "03")]
     assert [writer.wait() for writer in writers] == [0, 0, 0]

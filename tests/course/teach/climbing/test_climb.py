@@ -56,6 +56,7 @@ def names(chart):
     return [row.name for row in chart.sides[0].rows]
 
 
+@pytest.mark.slow
 def test_each_stage_is_timed_once(timed):
     first = climb(NaiveCat)
     assert names(first) == ["s01_naive_cat", "engine"] and repr(first) == "the climb to s01_naive_cat"

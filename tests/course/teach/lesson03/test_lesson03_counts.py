@@ -34,6 +34,7 @@ def test_slices_of_an_index_are_counted_here_and_before():
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lengths", [[4] * 8, [4] * 7 + [5], [1, 2, 3]])
 def test_slices_of_the_gather_are_what_the_stage_dispatches(gpt2_shape, lengths):
     batch = teach.ready_batch(PreallocGather, gpt2_shape, lengths)

@@ -89,6 +89,7 @@ def test_the_loops_of_a_step_are_counted():
     assert teach.time_barriers(stage_18.decode_kernel, 12).df["in a step"].tolist() == [73]
 
 
+@pytest.mark.nightly
 def test_a_loop_in_the_place_of_the_stages_computes_the_step(model):
     calls = np.zeros(1, np.int64)  # a constant for the compiler, so nothing is counted there
 

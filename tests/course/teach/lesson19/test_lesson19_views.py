@@ -193,6 +193,7 @@ def test_exact_probabilities_are_those_of_all_ways_to_a_second_token(model, toke
     assert float(exact.sum()) == pytest.approx(1) and 3 <= int((exact > 0).sum()) <= 9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage_class", [Policies, Speculative])
 def test_counts_fit_their_own_distribution_and_no_other(stage_class, model, tokenizer):
     prompt_ids = tokenizer.encode(PROMPT).ids

@@ -88,6 +88,7 @@ def test_the_next_server_ends_this_one_and_a_wrong_model_says_why(server):
     assert repr(first).startswith("a server of tiny that has ended")
 
 
+@pytest.mark.nightly
 def test_texts_and_speed_beside_the_engine_offline():
     with_room = LessonServer("tiny", 4, 64)
     try:

@@ -67,6 +67,7 @@ def test_all_reduces_are_timed_between_two_processes():
     assert "times as long as the fastest link" in reduce_times.say_links(times).to_html()
 
 
+@pytest.mark.slow
 def test_the_share_of_all_reduces_counts_two_per_layer(tiny):
     rows = reduce_times.reduce_share(TensorParallel, tiny, (1, 2)).df
     assert list(rows["all-reduces per step"]) == [2 * tiny.config.num_layers] * 2

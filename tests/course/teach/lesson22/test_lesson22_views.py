@@ -133,6 +133,7 @@ def test_an_entry_is_a_text_or_a_file(tmp_path):
     assert as_file(text).path == "entry.py"
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_contest_scores_and_refuses():
     honest = "from course.contest import Policy\nclass A(Policy):\n    def key(self, seq):\n        return 0\n"

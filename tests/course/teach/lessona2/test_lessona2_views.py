@@ -115,6 +115,7 @@ def test_the_two_programs_are_worked_out_by_the_picture_s_clock():
     assert line.startswith("12 ops by the picture's clock: 60 ms / 38 ms = 1.58.")
 
 
+@pytest.mark.slow
 def test_what_profiling_costs_is_said_of_steps_in_turn(tiny):
     said = teach.say_profiler_cost(NaiveCat, tiny, [3, 3])
     assert "ms under the profiler, and " in said.sentences[0]

@@ -56,6 +56,7 @@ def test_without_a_notebook_the_result_comes_alone(small: GPT2, capsys):
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.nightly
 def test_in_a_notebook_the_plain_text_is_the_same_every_time():
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
     NotebookClient(notebook, timeout=60, kernel_name="python3", store_widget_state=False).execute()

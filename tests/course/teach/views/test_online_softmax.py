@@ -31,6 +31,7 @@ def test_each_block_is_told_with_what_shrinks():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block_size", [1, 2, 3, 5, 9])
 @pytest.mark.parametrize("changed", [{}, {0: 4.0}, {4: -3.0, 2: 900.0}], ids=str)
 def test_the_page_computes_the_recurrence_and_what_it_equals(block_size, changed):

@@ -85,6 +85,7 @@ def test_bytes_and_ops_are_those_of_the_same_step_elsewhere(small, stage_class):
     assert (sum(p.copied for p in record.phases), sum(p.filled for p in record.phases)) == (moved.copied, moved.filled)
 
 
+@pytest.mark.slow
 @EVERY_STAGE
 def test_the_step_has_been_made_once_and_generation_goes_on(small, stage_class):
     stage, seqs = batch(stage_class, small)
