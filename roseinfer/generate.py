@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import abc, deque
 from collections.abc import Generator, Iterator
-from collections.abc import Sequence as List
 from typing import cast
 
 from roseinfer.blocks import OutOfBlocks
@@ -13,7 +12,9 @@ from roseinfer.sequence import SamplingParams, Sequence, finish_reason
 from roseinfer.stage import Stage
 
 
-def generate(stage: Stage, prompts: List[List[int]], params: SamplingParams | List[SamplingParams]) -> list[Sequence]:
+def generate(
+    stage: Stage, prompts: abc.Sequence[abc.Sequence[int]], params: SamplingParams | abc.Sequence[SamplingParams]
+) -> list[Sequence]:
     """Run all prompts to their end; return the finished sequences in the order of the prompts, every block free again.
 
     params: one for all, or one for each prompt. Raises ValueError for a request that can never fit, before any runs.
@@ -24,7 +25,9 @@ def generate(stage: Stage, prompts: List[List[int]], params: SamplingParams | Li
     return seqs
 
 
-def requests(prompts: List[List[int]], params: SamplingParams | List[SamplingParams]) -> list[Sequence]:
+def requests(
+    prompts: abc.Sequence[abc.Sequence[int]], params: SamplingParams | abc.Sequence[SamplingParams]
+) -> list[Sequence]:
     """Return a new sequence for each prompt, for `stream`.
 
     Raises ValueError when there are not as many params, and for a prompt that is no list of token ids: a tokenizer
@@ -37,7 +40,7 @@ def requests(prompts: List[List[int]], params: SamplingParams | List[SamplingPar
     return [Sequence(cast("list[int]", prompt), p) for prompt, p in zip(prompts, params, strict=True)]
 
 
-def stream(stage: Stage, seqs: List[Sequence]) -> Generator[tuple[Sequence, int], None, None]:
+def stream(stage: Stage, seqs: abc.Sequence[Sequence]) -> Generator[tuple[Sequence, int], None, None]:
     """Yield (sequence, token id) as tokens are made, many sequences interleaved, until all have finished.
 
     A waiting sequence joins as soon as a place and its worst case of blocks are free, so a running one never finds
@@ -69,7 +72,7 @@ def stream(stage: Stage, seqs: List[Sequence]) -> Generator[tuple[Sequence, int]
                 stage.free(seq)
 
 
-def begin(stage: Stage, prompts: List[List[int]], params: SamplingParams) -> list[Sequence]:
+def begin(stage: Stage, prompts: abc.Sequence[abc.Sequence[int]], params: SamplingParams) -> list[Sequence]:
     """Prefill every prompt and append its first token: a batch that is ready to decode. The caller frees it."""
     check_honoured(params)
     seqs = [Sequence(list(prompt), params) for prompt in prompts]
@@ -78,7 +81,7 @@ def begin(stage: Stage, prompts: List[List[int]], params: SamplingParams) -> lis
     return seqs
 
 
-def decode_step(stage: Stage, seqs: List[Sequence]) -> list[int]:
+def decode_step(stage: Stage, seqs: abc.Sequence[Sequence]) -> list[int]:
     """Run one step for sequences that are running: decode, sample, append. Return the new token ids."""
     tokens = stage.next_tokens(list(seqs))
     for seq, token in zip(seqs, tokens, strict=True):
@@ -86,7 +89,7 @@ def decode_step(stage: Stage, seqs: List[Sequence]) -> list[int]:
     return tokens
 
 
-def check_startable(stage: Stage, seqs: List[Sequence]) -> None:
+def check_startable(stage: Stage, seqs: abc.Sequence[Sequence]) -> None:
     """Raise ValueError for a request that `stream` cannot run to its end, or not as its params ask."""
     if len({seq.seq_id for seq in seqs}) != len(seqs):
         raise ValueError(f"seqs names a sequence twice: {[seq.seq_id for seq in seqs]}")
@@ -117,7 +120,7 @@ def has_room(stage: Stage, seq: Sequence) -> bool:
     return len(tables) < stage.max_num_seqs and tables.blocks_for(seq.max_len - 1) <= tables.num_unpromised
 
 
-def commit(stage: Stage, seqs: List[Sequence], tokens: list[int]) -> None:
+def commit(stage: Stage, seqs: abc.Sequence[Sequence], tokens: list[int]) -> None:
     """Append each sequence's new token, and free the sequences that it finishes."""
     for seq, token in zip(seqs, tokens, strict=True):
         seq.append(token)

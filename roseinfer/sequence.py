@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence as List
+from collections import abc
 from dataclasses import dataclass, field
 
 from roseinfer.arguments import is_integer
@@ -65,7 +65,7 @@ class Sequence:
     def __post_init__(self) -> None:
         _require(isinstance(self.params, SamplingParams), "params", self.params, "a SamplingParams")
         _require(is_integer(self.priority), "priority", self.priority, "an integer (the lower goes first)")
-        is_list = isinstance(self.token_ids, List) and not isinstance(self.token_ids, str)
+        is_list = isinstance(self.token_ids, abc.Sequence) and not isinstance(self.token_ids, str)
         valid = is_list and len(self.token_ids) > 0 and are_counts(self.token_ids)
         how = ": encode a text with a tokenizer" if isinstance(self.token_ids, str) else ""
         _require(valid, "token_ids", self.token_ids, f"a non-empty list of token ids (integers >= 0){how}")

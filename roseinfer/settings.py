@@ -5,8 +5,7 @@ Nothing here imports torch: a command's --help is made of such dataclasses, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
@@ -33,7 +32,7 @@ def require_value(argument: str, value: str, allowed: Iterable[str]) -> None:
 def names_of(allowed: Iterable[str], at_least: int = 1) -> Check:
     """Make a check of a list of names, each of `allowed` and there once. at_least: how many there must be."""
 
-    def check(argument: str, names: List[str]) -> None:
+    def check(argument: str, names: Sequence[str]) -> None:
         for name in each_once(argument, names, at_least):
             require_value(argument, name, allowed)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import abc
 from collections.abc import Callable
-from collections.abc import Sequence as List
 from functools import lru_cache
 
 from torch import Tensor
@@ -28,7 +28,7 @@ def values_of(position: dict[int, Logprob]) -> dict[int, float]:
     return {token: entry.logprob for token, entry in position.items()}
 
 
-def assert_right(model: Model, seqs: List[Sequence], *oracles: Callable) -> None:
+def assert_right(model: Model, seqs: abc.Sequence[Sequence], *oracles: Callable) -> None:
     """Each has the greedy tokens that the cache-free reference gives, or each of these oracles: up to its first stop
     token or to max_tokens; after an abort or an error, as many as it has."""
     prompts = tuple(tuple(seq.token_ids[: seq.num_prompt_tokens]) for seq in seqs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ def read_board(path: Path) -> list[Score]:
     return scores
 
 
-def write_board(path: Path, scores: List[Score]) -> None:
+def write_board(path: Path, scores: Sequence[Score]) -> None:
     lines = ",\n".join(on_one_line(score.to_dict()) for score in scores)
     path.write_text(f'{{"entries":[\n{lines}\n]}}\n', encoding="utf-8")
 
@@ -46,7 +46,7 @@ def recorded() -> list[Score]:
     return read_board(RECORDED)
 
 
-def draw_board(scores: List[Score]) -> Chart:
+def draw_board(scores: Sequence[Score]) -> Chart:
     """Draw a bar for each score, the best first, with its range as a line and the baseline as a line at 1.
 
     Raises ValueError without a score.

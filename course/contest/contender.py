@@ -13,7 +13,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from time import perf_counter
@@ -110,7 +110,7 @@ class Contender:
         assert self._guard.stdout, "it is a pipe"
         return int(self._guard.stdout.readline())
 
-    def run(self, requests: List[Request], is_first: bool = False) -> tuple[list[list[int]], float]:
+    def run(self, requests: Sequence[Request], is_first: bool = False) -> tuple[list[list[int]], float]:
         """Run the requests. Returns their new tokens, and the seconds from telling their lengths to the last token.
 
         A prompt is handed over when one of the eight places is free. is_first: the run may compile what it needs,

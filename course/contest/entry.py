@@ -11,8 +11,8 @@ may switch all of it on. A stage replaces the engine. Every entry gets at most e
 
 from __future__ import annotations
 
+from collections import abc
 from collections.abc import Callable, Mapping
-from collections.abc import Sequence as List
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -108,12 +108,12 @@ class OwnProposer:
     def warm_up(self) -> None:
         """Do nothing: there is nothing to make ready."""
 
-    def wishes(self, seqs: List[Sequence]) -> list[int]:
+    def wishes(self, seqs: abc.Sequence[Sequence]) -> list[int]:
         most = self.own.num_tokens
         self.drafts = {seq.seq_id: self._checked(self.own.draft(list(seq.token_ids), most))[:most] for seq in seqs}
         return [len(self.drafts[seq.seq_id]) for seq in seqs]
 
-    def propose(self, seqs: List[Sequence], most: List[int]) -> list[list[int]]:
+    def propose(self, seqs: abc.Sequence[Sequence], most: abc.Sequence[int]) -> list[list[int]]:
         return [self.drafts[seq.seq_id][:n] for seq, n in zip(seqs, most, strict=True)]
 
     def _checked(self, draft: object) -> list[int]:

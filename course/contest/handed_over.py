@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from typing import Any
 
 from roseinfer.arguments import is_integer
@@ -15,7 +15,7 @@ from .workload import Request
 class HandedOver:
     """Tracks the requests of one run. tokens: of each request that has ended, by its number."""
 
-    def __init__(self, requests: List[Request]) -> None:
+    def __init__(self, requests: Sequence[Request]) -> None:
         self.requests = requests
         self.waiting = set(range(len(requests)))
         self.running: set[int] = set()
@@ -55,7 +55,7 @@ class HandedOver:
             there.add(number)
 
 
-def checked_shape(tokens: object, requests: List[Request]) -> list[list[int]]:
+def checked_shape(tokens: object, requests: Sequence[Request]) -> list[list[int]]:
     """Return the tokens. Raises Refused unless each request has a list of as many token ids as were asked for."""
     if not isinstance(tokens, list) or len(tokens) != len(requests):
         raise Refused(f"it does not give tokens for each of the {len(requests)} requests")

@@ -6,7 +6,7 @@ after those before. If it says so of all, they are the greedy continuation: by i
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 
 import torch
 
@@ -19,7 +19,7 @@ from .workload import Request
 CLOSE = 1e-4
 
 
-def mistake_in(model: Model, requests: List[Request], answers: List[list[int]]) -> str | None:
+def mistake_in(model: Model, requests: Sequence[Request], answers: Sequence[list[int]]) -> str | None:
     """Describe what is wrong about the first request with a wrong token; None if all tokens are right."""
     for number, (request, tokens) in enumerate(zip(requests, answers, strict=True)):
         place = first_wrong(model, request.prompt, tokens)
@@ -41,7 +41,7 @@ def first_wrong(model: Model, prompt: list[int], tokens: list[int]) -> int | Non
     return wrong[0] if wrong else None
 
 
-def _whose(model: Model, requests: List[Request], number: int, tokens: list[int]) -> str:
+def _whose(model: Model, requests: Sequence[Request], number: int, tokens: list[int]) -> str:
     """Say so if the tokens are the right ones of another request."""
     for other, request in enumerate(requests):
         num_tokens = min(len(tokens), request.max_tokens)

@@ -6,9 +6,8 @@ knows only how long the prompt and the answer are, and a policy orders the queue
 
 from __future__ import annotations
 
-from collections import deque
+from collections import abc, deque
 from collections.abc import Callable, Iterator
-from collections.abc import Sequence as List
 from typing import Any
 
 from roseinfer.arguments import is_integer
@@ -27,7 +26,9 @@ Lengths = tuple[int, int]  # tokens of a prompt, and of its answer
 HandOver = Callable[[list[tuple[int, list[int]]], list[int]], list[list[int]]]
 
 
-def run_in_places(made: Engine | Stage, lengths: List[Lengths], hand_over: HandOver) -> Iterator[dict[int, Sequence]]:
+def run_in_places(
+    made: Engine | Stage, lengths: abc.Sequence[Lengths], hand_over: HandOver
+) -> Iterator[dict[int, Sequence]]:
     """Run requests to their ends. Yields the sequences of each step, by the numbers of their requests."""
     queue: Any = made if hasattr(made, "has_work") else StageQueue(made)
     waiting = Waiting(made, lengths)
@@ -48,7 +49,7 @@ def run_in_places(made: Engine | Stage, lengths: List[Lengths], hand_over: HandO
     hand_over(ended, [])
 
 
-def asked(prompt: List[int], max_tokens: int) -> Sequence:
+def asked(prompt: abc.Sequence[int], max_tokens: int) -> Sequence:
     """Make a request as in every contest: greedy, and it ends with its last token only."""
     return Sequence(list(prompt), SamplingParams(max_tokens=max_tokens, ignore_eos=True))
 
@@ -59,7 +60,7 @@ class Waiting:
     Their sequences have the right lengths but no contents: every token is 0.
     """
 
-    def __init__(self, made: Engine | Stage, lengths: List[Lengths]) -> None:
+    def __init__(self, made: Engine | Stage, lengths: abc.Sequence[Lengths]) -> None:
         self.made = made
         self.policy: Policy = made.scheduler.policy if isinstance(made, Engine) else FirstCome()
         seqs = [asked([0] * prompt_len, max_tokens) for prompt_len, max_tokens in lengths]

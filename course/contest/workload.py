@@ -5,7 +5,7 @@ So every run has as much work as any other, and no run has a prompt that an entr
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from random import Random
@@ -79,7 +79,7 @@ def documentation() -> tuple[list[int], int]:
     return tokenizer.encode(text).ids, tokenizer.get_vocab_size()
 
 
-def _lengths(kind: str, prompt_lens: List[int], max_tokens: List[int]) -> tuple[Length, ...]:
+def _lengths(kind: str, prompt_lens: Sequence[int], max_tokens: Sequence[int]) -> tuple[Length, ...]:
     return tuple(Length(kind, p, n) for p, n in zip(prompt_lens, max_tokens, strict=True))
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from collections.abc import Sequence as List
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,7 +75,7 @@ def post_table(post: str, table: str) -> pd.DataFrame:
     return pd.read_csv(path)
 
 
-def beside_post(post: str, table: str, ours: pd.DataFrame, only: List[str] = ()) -> Table:
+def beside_post(post: str, table: str, ours: pd.DataFrame, only: Sequence[str] = ()) -> Table:
     """Join the post's op table and ours by op: counts of both, then the mean host time of both.
 
     ours: a frame with the columns name, n and avg_us, such as Trace.ops(...).df. only: the ops to show, all if empty.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import abc
 from collections.abc import Callable, Iterator
-from collections.abc import Sequence as List
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, TypeVar
@@ -32,7 +32,7 @@ class ContenderFailed(RuntimeError):
     """A contender raised, or broke the seam's promises; the message names it and where."""
 
 
-def blocks_for(lengths: List[int], block_size: int = BLOCK_SIZE) -> int:
+def blocks_for(lengths: abc.Sequence[int], block_size: int = BLOCK_SIZE) -> int:
     """Count the blocks of sequences that end with so many tokens: the last one is returned, never cached."""
     return sum(-(-(n - 1) // block_size) for n in lengths)
 
@@ -40,7 +40,7 @@ def blocks_for(lengths: List[int], block_size: int = BLOCK_SIZE) -> int:
 def stage_for(
     stage_class: type[Stage],
     model: Model,
-    lengths: List[int],
+    lengths: abc.Sequence[int],
     block_size: int = BLOCK_SIZE,
     max_num_seqs: int | None = None,
 ) -> Stage:

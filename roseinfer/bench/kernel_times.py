@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from math import ceil
@@ -85,7 +84,7 @@ class KernelTimes(MachineResult):
         )
 
 
-def kernel_times(kernel: Callable[..., Tensor], device: str, shapes: List[Shape] = SHAPES) -> KernelTimes:
+def kernel_times(kernel: Callable[..., Tensor], device: str, shapes: Sequence[Shape] = SHAPES) -> KernelTimes:
     """Time a kernel for the attention of one decode step over block tables. It takes the arguments of a PagedCase."""
     check_device(device)
     where, rows, samples = torch.device(device), [], []

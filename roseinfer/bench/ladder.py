@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import asdict
 from statistics import median
 from time import perf_counter
@@ -29,7 +29,7 @@ USUAL = Ladder()
 
 
 def ladder(
-    stages: List[type[Stage]],
+    stages: Sequence[type[Stage]],
     model: Model,
     setting: Ladder = USUAL,
     *,
@@ -83,7 +83,7 @@ def ladder(
     )
 
 
-def check_stages(stages: List[type[Stage]]) -> None:
+def check_stages(stages: Sequence[type[Stage]]) -> None:
     """Check that `stages` is a list of complete Stage classes, each with a name of its own; else raise ValueError."""
     if not isinstance(stages, (list, tuple)) or not stages:
         raise ValueError(f"stages must be a list of Stage classes, got {stages!r}")
@@ -111,7 +111,7 @@ def random_prompts(model: Model, batch_size: int, prompt_len: int, seed: int = 0
     return mixed_prompts(model, [prompt_len] * batch_size, seed)
 
 
-def mixed_prompts(model: Model, lengths: List[int], seed: int = 0) -> list[list[int]]:
+def mixed_prompts(model: Model, lengths: Sequence[int], seed: int = 0) -> list[list[int]]:
     """Make a prompt of random ids for each length."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(model.config.vocab_size, (n,), generator=generator).tolist() for n in lengths]

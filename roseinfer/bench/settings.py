@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ AFTER_RUN = "interleaved runs of each, after one for warm-up"
 WEIGHTS_AND_CACHE = "of weights and KV cache"
 
 
-def above_0(argument: str, values: List[float]) -> None:
+def above_0(argument: str, values: Sequence[float]) -> None:
     """Raise ValueError, naming the argument, unless all values are numbers above 0, each there once."""
     for value in each_once(argument, values, at_least=0):
         require_positive(argument, value)
@@ -72,7 +72,7 @@ class Ladder(Settings):
     repeats: int = flag(3, AFTER_RUN, check=POSITIVE)
     seed: int = flag(0, "of the prompts", check=NATURAL)
     with_hf: bool = True
-    hf_caches: List[str] = ("dynamic",)
+    hf_caches: Sequence[str] = ("dynamic",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -90,16 +90,18 @@ class Offline(Settings):
     """
 
     model: str = flag("tiny", MODEL)
-    contenders: List[str] = flag(tuple(OFFLINE), f"{OFFLINE_HELP} not given", optional=True, metavar="NAMES")
-    batch_sizes: List[int] = flag((1, 8, 16, 64), "prompts at once", check=SIZES, metavar="SIZES")
-    prompt_lens: List[int] = flag((8,), "tokens of each prompt", check=SIZES, name="--prompt-len", metavar="LENGTHS")
+    contenders: Sequence[str] = flag(tuple(OFFLINE), f"{OFFLINE_HELP} not given", optional=True, metavar="NAMES")
+    batch_sizes: Sequence[int] = flag((1, 8, 16, 64), "prompts at once", check=SIZES, metavar="SIZES")
+    prompt_lens: Sequence[int] = flag(
+        (8,), "tokens of each prompt", check=SIZES, name="--prompt-len", metavar="LENGTHS"
+    )
     max_tokens: int = flag(
         64, "new tokens of each prompt; with 1 the tables tell the time to first token", check=POSITIVE
     )
-    dtypes: List[str] = flag(
+    dtypes: Sequence[str] = flag(
         ("float32",), f"of {', '.join(DTYPES)}", check=names_of(DTYPES, 0), name="--dtype", metavar="DTYPES"
     )
-    quantization: List[str] = flag(
+    quantization: Sequence[str] = flag(
         (),
         "also weights in 8 or 4 bits (int8,int4), for contenders that have them",
         check=names_of(QUANTIZED, 0),
@@ -210,24 +212,24 @@ class Online(Workload):
 
     scale: float = flag(0.05, "1 is all of --requests", check=require_positive)
     model: str = flag("tiny", MODEL)
-    contenders: List[str] = flag((ENGINE, HF), ONLINE_HELP, check=names_of(ONLINE), metavar="NAMES")
-    budgets: List[int] = flag(
+    contenders: Sequence[str] = flag((ENGINE, HF), ONLINE_HELP, check=names_of(ONLINE), metavar="NAMES")
+    budgets: Sequence[int] = flag(
         (1536, 512, 128, 32),
         "tokens of a step at most; post 003 has nine: 1536,1024,768,512,384,256,128,64,32",
         check=SIZES,
         metavar="SIZES",
     )
-    policies: List[str] = flag(
+    policies: Sequence[str] = flag(
         ("fcfs",),
         "of the engine: fcfs, shortest, longest_output, packed",
         check=names_of(POLICIES),
         metavar="NAMES",
     )
     max_num_seqs: int = flag(64, "sequences at a time; with a smaller budget as many as it has", check=POSITIVE)
-    rates: List[float] = flag(
+    rates: Sequence[float] = flag(
         (), "requests a second, such as 2,4: a Poisson process", check=above_0, name="--rate", metavar="RATES"
     )
-    loads: List[float] = flag(
+    loads: Sequence[float] = flag(
         (),
         "the same, as shares of a capacity that is measured first, such as 0.5,0.8",
         check=above_0,
@@ -260,7 +262,7 @@ class Chunks(Settings):
     model: str = flag("tiny", MODEL)
     prompt_len: int = flag(448, "tokens of the long prompt", check=POSITIVE)
     num_decoding: int = flag(8, "requests that decode when it comes", check=POSITIVE, name="--decoding")
-    budgets: List[int] = flag(
+    budgets: Sequence[int] = flag(
         (64,), "tokens of a step at most; without chunks runs beside them", check=SIZES, metavar="SIZES"
     )
     repeats: int = flag(5, AFTER_RUN, check=POSITIVE)
@@ -289,7 +291,9 @@ class Host(Settings):
     """What the host does in a decode step of the engine beside the model: schedule, prepare, commit, detokenise."""
 
     model: str = flag("tiny", f"{MODEL}; without a tokenizer nothing is detokenised")
-    batch_sizes: List[int] = flag((1, 2, 4, 8, 16, 32, 64), "sequences that run at once", check=SIZES, metavar="SIZES")
+    batch_sizes: Sequence[int] = flag(
+        (1, 2, 4, 8, 16, 32, 64), "sequences that run at once", check=SIZES, metavar="SIZES"
+    )
     prompt_len: int = flag(8, "tokens of each prompt", check=POSITIVE)
     max_tokens: int = flag(
         34,
@@ -305,7 +309,7 @@ class Executors(Settings):
     """The engine with steps in turn, and with a step launched before the one before it is read, in turn."""
 
     model: str = flag("tiny", MODEL)
-    batch_sizes: List[int] = flag((1, 8, 64), "sequences that run at once", check=SIZES, metavar="SIZES")
+    batch_sizes: Sequence[int] = flag((1, 8, 64), "sequences that run at once", check=SIZES, metavar="SIZES")
     prompt_len: int = flag(8, "tokens of each prompt", check=POSITIVE)
     max_tokens: int = flag(64, "new tokens of each prompt", check=POSITIVE)
     repeats: int = flag(5, AFTER_RUN, check=POSITIVE)
@@ -362,7 +366,7 @@ class Serve(Settings):
     )
     verify: str | None = flag(None, "compare every answer with this model's, offline, in float32", metavar="MODEL")
     seed: int = flag(0, "of arrivals, lengths, prompts and shares")
-    contenders: List[str] | None = flag(
+    contenders: Sequence[str] | None = flag(
         None,
         "start and race these servers: engine, llama-server (which wants `make peers`)",
         check=names_of(SERVERS),

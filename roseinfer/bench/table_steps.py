@@ -6,7 +6,7 @@ tables built exactly as in Stage.decode, and no K or V is ever written.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections import abc
 from functools import partial
 from statistics import median
 from typing import Any
@@ -43,7 +43,7 @@ class TableBatch:
         self.stage: Any = stage_for(stage_class, model, [room + 1] * num_seqs, block_size)
         self.seqs: list[Sequence] = []
 
-    def admit(self, lengths: List[int]) -> None:
+    def admit(self, lengths: abc.Sequence[int]) -> None:
         """Free what is held, and hold new sequences, with so many cached tokens each."""
         for seq in self.seqs:
             self.stage.free(seq)
@@ -74,7 +74,7 @@ class TableBatch:
 
 
 def table_steps(
-    stage_class: type[Stage], model: Model, lengths: List[int], steps: int, block_size: int = 64
+    stage_class: type[Stage], model: Model, lengths: abc.Sequence[int], steps: int, block_size: int = 64
 ) -> list[int]:
     """Count the rows that each of `steps` decode steps makes for sequences of these cached lengths. No model runs.
 
@@ -86,7 +86,11 @@ def table_steps(
 
 
 def compare_builds(
-    stages: List[type[Stage]], model: Model, batch_sizes: List[int], steps: int = 12, block_size: int = 64
+    stages: abc.Sequence[type[Stage]],
+    model: Model,
+    batch_sizes: abc.Sequence[int],
+    steps: int = 12,
+    block_size: int = 64,
 ) -> Table:
     """Compare build_block_tables of the stages, away from an edge and where all sequences take a new block.
 

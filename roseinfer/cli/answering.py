@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +54,7 @@ def params_of(args: Namespace, llm: LLM, **others: Any) -> SamplingParams:
     return replace(llm.get_default_sampling_params(), **given_fields(Writing, args), **others)
 
 
-def show_as_it_grows(llm: LLM, prompt: str | List[int], params: SamplingParams) -> RequestOutput:
+def show_as_it_grows(llm: LLM, prompt: str | Sequence[int], params: SamplingParams) -> RequestOutput:
     """Print the text that follows a prompt while it is written, and a newline.
 
     A terminal also gets the prompt before it, where that is a text, and control characters spelled out, so that a text

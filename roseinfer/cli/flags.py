@@ -7,8 +7,7 @@ ranges as 16-256. Nothing here imports torch: --help is instant.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from types import UnionType
@@ -118,14 +117,14 @@ def lengths(flag: str, text: str) -> Range:
 
 
 PARSERS: dict[Any, Callable[[str, Any], Any]] = {
-    List[int]: integers,
-    List[float]: numbers,
-    List[str]: names,
+    Sequence[int]: integers,
+    Sequence[float]: numbers,
+    Sequence[str]: names,
     Range: lengths,
 }
 
 
-def require_known(flag: str, chosen: List[str], allowed: List[str]) -> None:
+def require_known(flag: str, chosen: Sequence[str], allowed: Sequence[str]) -> None:
     """Raise ValueError, naming the flag, for a name that is not allowed."""
     for name in chosen:
         if name not in allowed:

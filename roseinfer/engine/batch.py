@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence as List
+from collections import abc
 from dataclasses import dataclass
 from itertools import chain
 from math import prod
@@ -205,7 +205,7 @@ def write_mixed(host: dict[str, np.ndarray], step: Step, launched: list[int], si
     host["sample_rows"][:] = rows_of(step.drafts, starts[1:].tolist()) if step.drafts else starts[1:] - 1
 
 
-def rows_of(drafts: List[list[int]], ends: list[int]) -> list[int]:
+def rows_of(drafts: abc.Sequence[list[int]], ends: list[int]) -> list[int]:
     """Return the rows that tokens are chosen from: the last one of each sequence, and those before it with a draft."""
     return [row for draft, end in zip(drafts, ends, strict=True) for row in range(end - 1 - len(draft), end)]
 

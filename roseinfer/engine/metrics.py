@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import abc, deque
 from collections.abc import Callable
-from collections.abc import Sequence as List
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -49,7 +48,7 @@ class RequestMetrics:
     time_in_queue: float | None
 
     @classmethod
-    def of(cls, samples: List[SequenceTimes]) -> RequestMetrics:
+    def of(cls, samples: abc.Sequence[SequenceTimes]) -> RequestMetrics:
         arrival = min(times.arrival for times in samples)
         ended = [t.ended for t in samples if t.ended is not None]
         scheduled = min((t.first_scheduled for t in samples if t.first_scheduled is not None), default=None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections import abc
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import islice
@@ -58,7 +58,7 @@ class Step:
     seqs: list[Sequence]
     num_new: list[int]
     is_cut: bool = False
-    drafts: List[list[int]] = ()
+    drafts: abc.Sequence[list[int]] = ()
     copies: dict[int, int] = field(default_factory=dict)
     takes_likeliest: bool = field(init=False)
     changed: list[ChangedRow] = field(default_factory=list)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -31,7 +31,7 @@ class PagedCase(NamedTuple):
 
 
 def paged_case(
-    context_lens: List[int],
+    context_lens: Sequence[int],
     *,
     num_kv_heads: int = 2,
     group: int = 1,

@@ -9,8 +9,7 @@ prompt, or a chunk of it. The attention writes their K and V into the pool first
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -62,7 +61,7 @@ class FlatCase(NamedTuple):
 
 
 def flat_case(
-    sequences: List[tuple[int, int]],
+    sequences: Sequence[tuple[int, int]],
     *,
     num_kv_heads: int = 2,
     group: int = 1,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence as List
+from collections import abc
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, cast
@@ -159,10 +159,10 @@ class LLM:
 
     def generate(
         self,
-        prompts: Prompt | List[Prompt],
-        sampling_params: SamplingParams | List[SamplingParams] | None = None,
+        prompts: Prompt | abc.Sequence[Prompt],
+        sampling_params: SamplingParams | abc.Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
-        priority: List[int] | None = None,
+        priority: abc.Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Run all prompts to their end, and return the outputs in the order of the prompts.
 
@@ -182,9 +182,9 @@ class LLM:
 
     def stream(
         self,
-        prompts: Prompt | List[Prompt],
-        sampling_params: SamplingParams | List[SamplingParams] | None = None,
-        priority: List[int] | None = None,
+        prompts: Prompt | abc.Sequence[Prompt],
+        sampling_params: SamplingParams | abc.Sequence[SamplingParams] | None = None,
+        priority: abc.Sequence[int] | None = None,
     ) -> RequestStream:
         """Generate like generate(), and yield a request's output whenever it has a new token.
 
@@ -198,7 +198,7 @@ class LLM:
     def chat(
         self,
         messages: list[Message] | list[list[Message]],
-        sampling_params: SamplingParams | List[SamplingParams] | None = None,
+        sampling_params: SamplingParams | abc.Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
@@ -317,10 +317,10 @@ class LLM:
         prompts, one = as_list(prompts)
         params = self.get_default_sampling_params() if params is None else params
         params = [params] * len(prompts) if isinstance(params, SamplingParams) else params
-        if not isinstance(params, List) or len(params) != len(prompts):
+        if not isinstance(params, abc.Sequence) or len(params) != len(prompts):
             raise ValueError(f"sampling_params must be a SamplingParams or {len(prompts)} of them, got {params!r:.100}")
         priority = [0] * len(prompts) if priority is None else priority
-        if not isinstance(priority, List) or len(priority) != len(prompts):
+        if not isinstance(priority, abc.Sequence) or len(priority) != len(prompts):
             raise ValueError(f"priority must be a list of {len(prompts)} integers, got {priority!r:.100}")
         requests = []
         for i, (prompt, wish, place) in enumerate(zip(prompts, params, priority, strict=True)):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from typing import Any
 
 from roseinfer.arguments import unknown_name
 
-Prompt = str | List[int] | dict[str, Any]
+Prompt = str | Sequence[int] | dict[str, Any]
 KEYS = ("prompt", "prompt_token_ids")
 # What vLLM's prompts may have beside these two, and why it is refused.
 NOT_TAKEN = {
@@ -24,7 +24,7 @@ NOT_TAKEN = {
 def as_list(prompts: object) -> tuple[list[Any], bool]:
     """Return the prompts as a list, and whether a single one was given. Raises ValueError for anything else."""
     is_one = isinstance(prompts, str | dict) or _is_token_ids(prompts)
-    if not is_one and not isinstance(prompts, List):
+    if not is_one and not isinstance(prompts, Sequence):
         raise ValueError(
             f"prompts must be a text, a list of token ids, a dict, or a list of them, got {prompts!r:.100}"
         )
@@ -51,4 +51,4 @@ def text_and_ids(prompt: object) -> tuple[str | None, object]:
 
 
 def _is_token_ids(prompts: object) -> bool:
-    return isinstance(prompts, List) and len(prompts) > 0 and all(isinstance(one, int) for one in prompts)
+    return isinstance(prompts, Sequence) and len(prompts) > 0 and all(isinstance(one, int) for one in prompts)

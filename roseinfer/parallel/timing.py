@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from statistics import median
 from time import perf_counter
 
@@ -15,7 +15,7 @@ from .ranks import Ranks
 WARM_UP = 5
 
 
-def all_reduce_seconds(num_bytes: List[int], size: int = 2, device: str = "cpu", times: int = 51) -> list[float]:
+def all_reduce_seconds(num_bytes: Sequence[int], size: int = 2, device: str = "cpu", times: int = 51) -> list[float]:
     """Return the median seconds of an all-reduce of so many bytes of float32, for each of num_bytes.
 
     It is measured among `size` processes that are started for this: over gloo on a CPU, NCCL on GPUs. Raises ValueError

@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
@@ -158,7 +157,7 @@ def summary(requests: Iterable[SequenceTimes], metrics: Iterable[Metric] = METRI
     return found
 
 
-def percentile(ordered: List[float], p: int) -> float:
+def percentile(ordered: Sequence[float], p: int) -> float:
     """Return the percentile of at least one value in order: see PERCENTILE."""
     return ordered[max(0, ceil(p * len(ordered) / 100) - 1)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from typing import Any
 
 from .async_engine import StepFailed
@@ -96,7 +96,7 @@ class CompletionAnswer(Answer):
     KIND = CHUNK_KIND = "text_completion"
     PREFIX = "cmpl"
 
-    def __init__(self, *arguments: Any, echo: List[str] = (), is_empty: bool = False, **settings: Any) -> None:
+    def __init__(self, *arguments: Any, echo: Sequence[str] = (), is_empty: bool = False, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         samples = [sample for request in self.stream.requests for sample in request.samples]
         asked = samples[0].seq.params.logprobs is not None  # all samples of one body ask for the same

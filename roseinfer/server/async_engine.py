@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import ceil
 from queue import SimpleQueue
@@ -146,7 +145,7 @@ class AsyncEngine:
         self.num_refused += 1
         return QueueFull(f"{why}: try again later", self.retry_after())
 
-    def begin(self, stream: OutputStream, requests: List[Request]) -> None:
+    def begin(self, stream: OutputStream, requests: Sequence[Request]) -> None:
         """Let the requests of a stream, which LLM.new_request made, wait for their turn.
 
         A stream that has ended while they were made gets them too, since its answer is made from them, but the engine
@@ -297,7 +296,7 @@ class AsyncEngine:
             self._unscored.append((stream, request, first_index))
             first_index += len(request.samples)
 
-    def _add(self, stream: OutputStream, requests: List[Request], first_index: int) -> None:
+    def _add(self, stream: OutputStream, requests: Sequence[Request], first_index: int) -> None:
         """Let the requests of a stream wait for their turn. first_index: of their first sample in the stream."""
         for request in requests:
             self._unsent[request] = stream, Unsent(request, first_index)
@@ -338,7 +337,7 @@ class AsyncEngine:
         failed = {stream: None for stream in self._of_the_failed_step()}
         self._fail([*failed], "a step of the engine failed", error)
 
-    def _fail(self, streams: List[OutputStream], what: str, error: Exception) -> None:
+    def _fail(self, streams: Sequence[OutputStream], what: str, error: Exception) -> None:
         ids = ", ".join(stream.request_id for stream in streams)
         logger.error("%s, and %s with it: %s", what, counted(len(streams), "request"), ids, exc_info=error)
         failure = StepFailed(f"{what} ({type(error).__name__}: {error})"[:500])

@@ -231,7 +231,7 @@ KINDS: dict[str, Any] = {
     "float": (int, float),
     "str": str,
     "str | None": str,
-    "List[str] | None": list,
+    "Sequence[str] | None": list,
 }
 SERVER = {own.name: into_server(own.name, KINDS[str(own.type)]) for own in fields(ServerSettings)}
 SECTIONS: dict[str, dict[str, Apply]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 
 from roseinfer.llm.request import Request, Sample
 
@@ -18,7 +18,7 @@ RECENT = 512  # values that the live page has percentiles of
 class Histogram:
     """Counts of values up to each of `bounds`, and beyond the last. Any thread may read it."""
 
-    def __init__(self, bounds: List[float]) -> None:
+    def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0

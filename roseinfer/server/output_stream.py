@@ -7,7 +7,7 @@ has come since it last looked, as one Delta a sample. So a slow reader gets few 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, NoReturn
@@ -44,7 +44,7 @@ class Delta:
         self.error, self.is_own_error = later.error, later.is_own_error
 
 
-def join(samples: dict[int, Delta], deltas: List[Delta]) -> None:
+def join(samples: dict[int, Delta], deltas: Sequence[Delta]) -> None:
     """Append to each sample, by index, what came next of it."""
     for delta in deltas:
         if before := samples.get(delta.index):
@@ -102,7 +102,7 @@ class OutputStream:
         self.num_samples, self.only_whole = num_samples, only_whole
         self.arrival = perf_counter()  # the engine's clock
         self.request_id = REQUEST_ID.get()  # of the HTTP request
-        self.requests: List[Request] = ()
+        self.requests: Sequence[Request] = ()
         self.num_tokens = 0  # new ones so far
         self._num_running = self.num_samples
         self._pending: dict[int, Delta] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,7 +30,7 @@ class ServerSettings:
     api_key: str | None = limit(None, "that clients must send; when not given, the variable ROSEINFER_API_KEY")
     served_model_name: str | None = limit(None, "name that clients ask for; MODEL when not given")
     chat_template: str | None = limit(None, "Jinja in place of the model's own template: a file, or the text itself")
-    allowed_hosts: List[str] | None = limit(
+    allowed_hosts: Sequence[str] | None = limit(
         None, "names, such as a proxy's, that requests may have in their header Host beside localhost"
     )
     access_log: bool = limit(False, "write a line for each request to stderr: its time, path, status and id")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Sequence as List
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from statistics import median
@@ -191,9 +190,9 @@ def simulations(
     setting: EngineSetting,
     cost: Cost,
     *,
-    policies: List[str],
-    replicas: List[int | str],
-    routers: List[str] = ("round_robin",),
+    policies: Sequence[str],
+    replicas: Sequence[int | str],
+    routers: Sequence[str] = ("round_robin",),
     seed: int = 0,
     link: Link | None = None,
     arguments: dict[str, Any] | None = None,

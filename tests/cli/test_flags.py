@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import pytest
@@ -17,9 +17,9 @@ from roseinfer.settings import flag
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    sizes: List[int] = flag((1, 8), "sizes", metavar="SIZES")
+    sizes: Sequence[int] = flag((1, 8), "sizes", metavar="SIZES")
     lens: Range = flag((16, 16), "tokens", name="--token-lens")
-    shares: List[float] = flag((), "shares")
+    shares: Sequence[float] = flag((), "shares")
     seed: int = flag(7, "seed", optional=True)
 
 

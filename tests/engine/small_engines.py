@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import abc
 from collections.abc import Iterable
-from collections.abc import Sequence as List
 
 from oracles import prompts_of
 
@@ -20,7 +20,7 @@ def engine_of(model: Model, seqs: Iterable[Sequence] = (), **settings) -> Engine
     return engine
 
 
-def requests(model: Model, lengths: List[int], max_tokens: int = 9, **wishes) -> list[Sequence]:
+def requests(model: Model, lengths: abc.Sequence[int], max_tokens: int = 9, **wishes) -> list[Sequence]:
     """Sequences of random prompts, which share nothing."""
     params = SamplingParams(max_tokens=max_tokens, **{"ignore_eos": True} | wishes)
     return [Sequence(prompt, params) for prompt in prompts_of(lengths, model.config.vocab_size)]

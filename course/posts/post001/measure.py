@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -135,13 +134,13 @@ def unlabelled_ms(samples: Samples) -> float:
     return median(step - sum(phases) for step, *phases in zip(*columns, strict=True))
 
 
-def tokens_per_second(runs: List[dict[str, Any]]) -> list[float]:
+def tokens_per_second(runs: Sequence[dict[str, Any]]) -> list[float]:
     """Compute each run's tokens per second from its median step, as another process may hold up a few steps."""
     return [run["decode_tokens"] / (len(run["step_seconds"]) * median(run["step_seconds"])) for run in runs]
 
 
 def measure_post(
-    setting: Setting, model: Model, configs: List[PlannedEngine], *, repeats: int, with_hf: bool
+    setting: Setting, model: Model, configs: Sequence[PlannedEngine], *, repeats: int, with_hf: bool
 ) -> Measurements:
     """Profile the post's decode steps for each of `configs`, then run these and transformers in turn, `repeats` times.
 

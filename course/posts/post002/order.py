@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
-from collections.abc import Sequence as List
+from collections.abc import Callable, Mapping, Sequence
 from math import log
 from typing import Any
 
@@ -86,7 +85,7 @@ def order_section(about: Mapping[str, Any]) -> Values:
     }
 
 
-def saved_grid(runs: Runs, posted: List[float]) -> Grid:
+def saved_grid(runs: Runs, posted: Sequence[float]) -> Grid:
     """Show what longest first saves at the floor, and how many times as long steps must be to save the post's time."""
     rows: list[list[Exact | None]] = []
     for lengths in LENGTHS:

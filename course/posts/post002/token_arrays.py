@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -32,7 +31,7 @@ def ids_of(made_by: str, batch_size: int, seq_length: int, dtype: DTypeLike | No
     return partial({"concatenate": padded_ids, "full": filled_ids}[made_by], batch_size, seq_length, dtype)
 
 
-def write_overlapping(token_ids: np.ndarray, slots: List[int], buffer: np.ndarray) -> np.ndarray:
+def write_overlapping(token_ids: np.ndarray, slots: Sequence[int], buffer: np.ndarray) -> np.ndarray:
     """Write the whole batch from each slot on, as the post does. Returns how often each buffer place was written."""
     writes = np.zeros(len(buffer), dtype=np.int64)
     for slot in slots:
@@ -42,7 +41,7 @@ def write_overlapping(token_ids: np.ndarray, slots: List[int], buffer: np.ndarra
     return writes
 
 
-def write_each(token_ids: np.ndarray, slots: List[int], buffer: np.ndarray) -> np.ndarray:
+def write_each(token_ids: np.ndarray, slots: Sequence[int], buffer: np.ndarray) -> np.ndarray:
     """Write each token to its request's slot. Returns how often each buffer place was written."""
     buffer[slots] = token_ids
     return np.bincount(slots, minlength=len(buffer))

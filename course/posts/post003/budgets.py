@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence as List
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median, mode
 from typing import Any
@@ -201,7 +200,7 @@ class RecordingCost:
         return self.cost.to_dict()
 
 
-def setting_of(arrivals: List[Arrival], budget: int, max_num_seqs: int) -> EngineSetting:
+def setting_of(arrivals: Sequence[Arrival], budget: int, max_num_seqs: int) -> EngineSetting:
     """Set the engine as the post's program does: no more sequences than tokens, no prefix cache, and room for all."""
     longest = max(arrival.prompt_len + arrival.output_len for arrival in arrivals)
     max_num_seqs = min(budget, max_num_seqs)

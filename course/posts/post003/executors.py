@@ -6,8 +6,8 @@ launches the other's.
 
 from __future__ import annotations
 
+from collections import abc
 from collections.abc import Callable, Mapping
-from collections.abc import Sequence as List
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -128,7 +128,7 @@ def run(
     config: PlannedEngine,
     model: Model,
     executor: str,
-    params: List[SamplingParams],
+    params: abc.Sequence[SamplingParams],
     seconds: Callable[[int], float] | None = None,
 ) -> ExecutorRun:
     """Run a request for each of params, all at once. seconds: how long the device takes for so many tokens."""
@@ -268,7 +268,7 @@ def stopped(config: PlannedEngine, model: Model, whole: ExecutorRun) -> Executor
 
 
 def race(
-    config: PlannedEngine, model: Model, params: List[SamplingParams], step_seconds: float, repeats: int
+    config: PlannedEngine, model: Model, params: abc.Sequence[SamplingParams], step_seconds: float, repeats: int
 ) -> dict[str, list[ExecutorRun]]:
     """Run the executors in turn, after a warm-up; the device takes at least step_seconds for every step."""
     contenders = {

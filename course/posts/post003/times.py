@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import abc
 from collections.abc import Mapping
-from collections.abc import Sequence as List
 from statistics import mean
 
 from roseinfer.bench.ladder import random_prompts
@@ -96,7 +96,7 @@ def timestamps(request: SequenceTimes) -> list[Stamps]:
     ]
 
 
-def never_negative(minuend: str, subtrahend: str, taken: List[Mapping[str, float]]) -> str:
+def never_negative(minuend: str, subtrahend: str, taken: abc.Sequence[Mapping[str, float]]) -> str:
     """Write the two's difference in the order that is never below 0, as given if both are; else "neither"."""
     printed, turned = signs_of(minuend, subtrahend, taken)
     if printed == 0:
@@ -104,7 +104,7 @@ def never_negative(minuend: str, subtrahend: str, taken: List[Mapping[str, float
     return f"{subtrahend} - {minuend}" if turned == 0 else "neither"
 
 
-def signs_of(minuend: str, subtrahend: str, taken: List[Mapping[str, float]]) -> tuple[int, int]:
+def signs_of(minuend: str, subtrahend: str, taken: abc.Sequence[Mapping[str, float]]) -> tuple[int, int]:
     """Count the differences below 0: of minuend - subtrahend, and the other way round."""
     differences = [stamps[minuend] - stamps[subtrahend] for stamps in taken]
     return sum(d < 0 for d in differences), sum(d > 0 for d in differences)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -109,7 +109,7 @@ def _recorded(path: Path, up_to: str = "") -> Side:
     return Side(f"recorded on {result.device}: {result.title}", shown, hf, floor)
 
 
-def _measure(model: Model, stages: List[type[Stage]], with_hf: bool) -> list[Speed]:
+def _measure(model: Model, stages: Sequence[type[Stage]], with_hf: bool) -> list[Speed]:
     """Time all stages in turn: one warm-up run each, then REPEATS."""
     prompts = random_prompts(model, BATCH_SIZE, PROMPT_LEN)
     contenders: list[Contender] = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 
 from roseinfer.display.chart import INK, PAGE_WIDTH, Chart, csv_data
 from roseinfer.display.figure import PALETTE
@@ -46,7 +46,9 @@ def draw_recompute(prompt_len: int, new_tokens: int) -> Chart:
     )
 
 
-def draw_floors(shapes: dict[str, ModelConfig], machine: Machine, batch_sizes: List[int], context_len: int) -> Chart:
+def draw_floors(
+    shapes: dict[str, ModelConfig], machine: Machine, batch_sizes: Sequence[int], context_len: int
+) -> Chart:
     """Chart the most tokens a second that a decode step could reach here, against the batch size, for each shape."""
     import altair as alt
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 from tokenizers import Tokenizer
@@ -30,7 +29,7 @@ class TextRace(VegaPicture):
 
 
 def race_texts(
-    stages: List[type[Stage]],
+    stages: Sequence[type[Stage]],
     model: Model,
     tokenizer: Tokenizer,
     prompt: str,
@@ -82,7 +81,7 @@ def _ends(run: Run) -> list[float]:
     return [1e3 * end for end in accumulate((run.prefill_seconds, *run.step_seconds))]
 
 
-def _pieces(tokenizer: Tokenizer, prompt_ids: List[int], output_ids: List[int]) -> list[str]:
+def _pieces(tokenizer: Tokenizer, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> list[str]:
     """Return the text of each token; joined they are the whole text, even where a character has several tokens."""
     texts = [tokenizer.decode([*prompt_ids, *output_ids[:n]]) for n in range(len(output_ids) + 1)]
     return [after[len(before) :] for before, after in zip(texts, texts[1:], strict=False)]
@@ -101,6 +100,6 @@ def _sums(entrant: StageContender) -> tuple[list[int], list[int]]:
     return list(accumulate(needed)), list(accumulate(copied))
 
 
-def _told(lanes: List[Lane], batch_size: int) -> str:
+def _told(lanes: Sequence[Lane], batch_size: int) -> str:
     ends = [f"{lane.name} {lane.ends_ms[-1]:,.0f} ms" for lane in lanes]
     return f"the same text by {', '.join(ends)}, batch of {batch_size}"

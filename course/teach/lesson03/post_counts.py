@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence as List
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from torch import Tensor
@@ -22,7 +21,7 @@ ALL = slice(None)
 Index = tuple[int | slice, ...] | slice
 
 
-def append_counts(batch_sizes: List[int]) -> Table:
+def append_counts(batch_sizes: Sequence[int]) -> Table:
     """Count the ops of stage 02's append on the post's torch for these batch sizes; say if the post counted them."""
     counted = post_table("000", "append_before").set_index("name")["n"]
     rows = []
@@ -57,7 +56,7 @@ def slice_counts(x: Tensor, expressions: Mapping[str, Index]) -> Table:
     return table(rows, title="What an index expression dispatches")
 
 
-def gather_counts(batches: Mapping[str, List[int]]) -> Table:
+def gather_counts(batches: Mapping[str, Sequence[int]]) -> Table:
     """Count the slices of the preallocated gather for these cached lengths, on the post's torch and on this one."""
     counted = int(post_table("000", "gather_after").set_index("name").loc["aten::slice", "n"])
     rows = []
@@ -69,7 +68,7 @@ def gather_counts(batches: Mapping[str, List[int]]) -> Table:
     return table(rows, ["on this torch"], title)
 
 
-def gather_slices(lengths: List[int], version: tuple[int, int] | None = None) -> int:
+def gather_slices(lengths: Sequence[int], version: tuple[int, int] | None = None) -> int:
     """Count the slices of out[:, 0:n, :] = block[:, 0:n, :], for K and V of each (layer, sequence).
 
     lengths: shorter than a block. version: of torch; None: the one that runs here.

@@ -5,8 +5,7 @@ from __future__ import annotations
 import html
 import threading
 import traceback
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +35,7 @@ NOTHING_TO_PIN = "There is nothing to pin yet: press Start first."
 
 
 def dashboard(
-    stages: type[Stage] | List[type[Stage]],
+    stages: type[Stage] | Sequence[type[Stage]],
     model: str = "tiny",
     *,
     batch_size: int = 8,

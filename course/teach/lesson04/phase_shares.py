@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from statistics import mean, median
 
 from roseinfer.bench.contenders import StageContender
@@ -24,7 +24,7 @@ LIVE = [*LABELLED, "unlabelled ms", "step ms", "forward share", "tok/s", "floor 
 
 
 def phase_shares(
-    stage_class: type[Stage], model: Model, batch_sizes: List[int], *, prompt_len: int = 16, steps: int = 5
+    stage_class: type[Stage], model: Model, batch_sizes: Sequence[int], *, prompt_len: int = 16, steps: int = 5
 ) -> Table:
     """Time the three phases of a dense stage's decode step, in ms a step, for each batch size.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections import abc
 from typing import Any
 
 from course.display.grid import Grid
@@ -14,7 +14,7 @@ CELL = (26, 24)
 Held = dict[tuple[int, int], tuple[int, int]]  # (block, slot) -> (sequence, token)
 
 
-def draw_pool_gather(stage: Any, seqs: List[Sequence], layer: int = 0) -> Grid:
+def draw_pool_gather(stage: Any, seqs: abc.Sequence[Sequence], layer: int = 0) -> Grid:
     """Draw pool[blocks, slots] of a small batch, with block and slot of every token in cells.
 
     stage: one with block_ids(seqs, longest) [L, B, max_blocks], such as stage 04, with few and small blocks. The colour

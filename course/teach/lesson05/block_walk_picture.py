@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections import abc
 from typing import Any
 
 from course.display.grid import Grid
@@ -16,7 +16,7 @@ STOP = 0.7  # of a block: the width of a stop
 BEND = 0.4
 
 
-def draw_block_walk(stage: Stage, seqs: List[Sequence], layer: int = 0) -> Grid:
+def draw_block_walk(stage: Stage, seqs: abc.Sequence[Sequence], layer: int = 0) -> Grid:
     """Draw the batch [B, H_kv, T, D] that attention would want, and where the same tokens lie in the pool of one layer.
 
     The pool, to the right, is drawn up to the last block in use, with the order in which each sequence's query visits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 
 from roseinfer.display.table import Table
 from roseinfer.generate import decode_step
@@ -32,7 +32,7 @@ GROUP BY name ORDER BY n DESC, name
 LAUNCHED = "name IN ('triton.interpreter', 'paged_decode_kernel')"  # interpreted, or on a GPU
 
 
-def attention_ops(stage_class: type[Stage], model: Model, prompt_lens: List[int]) -> Table:
+def attention_ops(stage_class: type[Stage], model: Model, prompt_lens: Sequence[int]) -> Table:
     """Count the operations that compute in the attention of the first layer of a decode step, by name.
 
     The stage must define its attention as a static method, as the paged stages do.
@@ -40,7 +40,7 @@ def attention_ops(stage_class: type[Stage], model: Model, prompt_lens: List[int]
     return sql(_trace(_labelled(stage_class), model, prompt_lens), OPS_OF_ONE_ATTENTION)
 
 
-def attention_launches(stage_class: type[Stage], model: Model, prompt_lens: List[int]) -> int:
+def attention_launches(stage_class: type[Stage], model: Model, prompt_lens: Sequence[int]) -> int:
     """Count the launches of the paged attention kernel in a decode step."""
     trace = _trace(stage_class, model, prompt_lens)
     return int(trace.sql(f"SELECT COUNT(*) AS n FROM slice WHERE {LAUNCHED}")["n"][0])
@@ -57,6 +57,6 @@ def _labelled(stage_class: type[Stage]) -> type[Stage]:
     return type(stage_class.__name__, (stage_class,), {"attention": staticmethod(attention)})
 
 
-def _trace(stage_class: type[Stage], model: Model, prompt_lens: List[int]) -> Trace:
+def _trace(stage_class: type[Stage], model: Model, prompt_lens: Sequence[int]) -> Trace:
     stage, seqs = ready_batch(stage_class, model, prompt_lens)
     return trace_once(lambda: decode_step(stage, seqs))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import abc
 from collections.abc import Iterator
-from collections.abc import Sequence as List
 
 from course.display.grid import Grid
 from course.display.shapes import WIDTH, Cell, Frame, Panel, edge_ticks, table
@@ -32,7 +32,7 @@ STEP = (
 )
 
 
-def draw_programs(stage: Stage, seqs: List[Sequence], tile: int, layer: int = 0) -> Grid:
+def draw_programs(stage: Stage, seqs: abc.Sequence[Sequence], tile: int, layer: int = 0) -> Grid:
     """Draw the programs of a kernel: one row per (sequence, KV head), one box per tile in the colour of its sequence.
 
     Masked slots are hatched. A slider goes over the tiles, as if all programs took one at a time; below is what they

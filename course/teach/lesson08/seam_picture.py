@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +32,7 @@ class Call:
         return f"{self.method} × {self.times}: gets {self.gets}; returns {self.gives}".replace("\n", " ")
 
 
-def draw_seam(stage_class: type[Stage], model: Model, prompt_lens: List[int]) -> Picture:
+def draw_seam(stage_class: type[Stage], model: Model, prompt_lens: Sequence[int]) -> Picture:
     """Draw the prefill of these prompts and one decode step of all of them: the calls of each of the four methods."""
     calls = watch_seam(stage_class, model, prompt_lens)
     by_method = {call.method: call for call in calls}
@@ -62,7 +61,7 @@ def draw_seam(stage_class: type[Stage], model: Model, prompt_lens: List[int]) ->
     return figure_alt(fig, "\n".join([title, *map(str, calls)]))
 
 
-def watch_seam(stage_class: type[Stage], model: Model, prompt_lens: List[int]) -> list[Call]:
+def watch_seam(stage_class: type[Stage], model: Model, prompt_lens: Sequence[int]) -> list[Call]:
     """Run the prefills and one decode step; list the calls of each method, in the order of the first calls."""
     stage = stage_class(model, num_blocks=8 * len(prompt_lens))
     calls: dict[str, list[tuple[tuple[Any, ...], Any]]] = {method: [] for method in METHODS}

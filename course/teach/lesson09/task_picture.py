@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 
 from course.display.grid import Grid
 from course.display.shapes import WIDTH, Cell, Frame, Panel
@@ -12,7 +12,7 @@ Task = tuple[int, int, int]  # sequence, KV head, cached tokens
 LABELS = 80  # pixels
 
 
-def walk_tasks(lengths: List[int], num_kv_heads: int, threads: List[int], split: int | None = None) -> Grid:
+def walk_tasks(lengths: Sequence[int], num_kv_heads: int, threads: Sequence[int], split: int | None = None) -> Grid:
     """Draw one row per thread, and one box per task, as wide as the tokens that it walks over. Colours are sequences.
 
     One panel numbers the tasks sequence by sequence, another head by head, as stage 09 does. split: adds a panel in
@@ -42,7 +42,7 @@ def walk_tasks(lengths: List[int], num_kv_heads: int, threads: List[int], split:
     return Grid(frames, "\n".join(facts), "more threads")
 
 
-def numbered(lengths: List[int], num_kv_heads: int, order: str) -> list[Task]:
+def numbered(lengths: Sequence[int], num_kv_heads: int, order: str) -> list[Task]:
     """List the tasks in the order of their numbers. order: "head by head"; anything else is sequence by sequence."""
     seqs, heads = range(len(lengths)), range(num_kv_heads)
     if order == "head by head":
@@ -50,7 +50,7 @@ def numbered(lengths: List[int], num_kv_heads: int, order: str) -> list[Task]:
     return [(seq, head, lengths[seq]) for seq in seqs for head in heads]
 
 
-def in_pieces(tasks: List[Task], most: int) -> list[Task]:
+def in_pieces(tasks: Sequence[Task], most: int) -> list[Task]:
     """Cut each task into pieces of at most `most` tokens, in the same order."""
     return [
         (seq, head, min(most, tokens - start))
@@ -59,14 +59,14 @@ def in_pieces(tasks: List[Task], most: int) -> list[Task]:
     ]
 
 
-def shares(tasks: List[Task], threads: int) -> list[list[Task]]:
+def shares(tasks: Sequence[Task], threads: int) -> list[list[Task]]:
     """Share out tasks as Numba's prange does: a run per thread, the first `tasks % threads` of them longer by one."""
     least, longer = divmod(len(tasks), threads)
     starts = [i * least + min(i, longer) for i in range(threads + 1)]
     return [list(tasks[start:stop]) for start, stop in zip(starts, starts[1:], strict=False)]
 
 
-def shares_by_tokens(tasks: List[Task], threads: int) -> list[list[Task]]:
+def shares_by_tokens(tasks: Sequence[Task], threads: int) -> list[list[Task]]:
     """Share out tasks in runs of about equally many tokens. The middle of a task decides which thread gets it."""
     runs: list[list[Task]] = [[] for _ in range(threads)]
     total, before = max(_tokens(tasks), 1), 0
@@ -76,11 +76,11 @@ def shares_by_tokens(tasks: List[Task], threads: int) -> list[list[Task]]:
     return runs
 
 
-def _tokens(run: List[Task]) -> int:
+def _tokens(run: Sequence[Task]) -> int:
     return sum(tokens for _, _, tokens in run)
 
 
-def _boxes(thread: int, run: List[Task]) -> list[Cell]:
+def _boxes(thread: int, run: Sequence[Task]) -> list[Cell]:
     boxes, start = [], 0
     for seq, head, tokens in run:
         tooltip = f"sequence {seq}, head {head}: {tokens} tokens"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from collections.abc import Sequence as List
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from statistics import median, quantiles
@@ -23,7 +22,7 @@ from ..views.said import Said, say
 from .five_changes import BUFFER, five_changes
 
 LABELS, BAR, WARM_UP = 180, 30, 5  # pixels, pixels, steps
-Times = Mapping[str, List[float]]
+Times = Mapping[str, Sequence[float]]
 
 
 def time_changes(
@@ -85,7 +84,7 @@ def say_changes(times: Times) -> Said:
     return say("what each of the five changes saves in a decode step", *sentences, whole)
 
 
-def interval(values: List[float]) -> tuple[float, float]:
+def interval(values: Sequence[float]) -> tuple[float, float]:
     """Return the two order statistics between which the median lies, 95% sure, whatever the distribution."""
     ordered, half = sorted(values), math.sqrt(len(values))
     middle = (len(values) - 1) / 2

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import abc
 from collections.abc import Callable, Mapping
-from collections.abc import Sequence as List
 from functools import partial
 from statistics import median
 from typing import Any
@@ -38,7 +38,7 @@ Contender = tuple[Callable[[], object], dict[str, Any]]  # what is timed, and ex
 
 
 def compare_prefills(
-    stages: List[type[Stage]], model: Model, batches: Mapping[str, List[int]], repeats: int = 5
+    stages: abc.Sequence[type[Stage]], model: Model, batches: Mapping[str, abc.Sequence[int]], repeats: int = 5
 ) -> Table:
     """Time first_tokens of each stage on each batch. batches: maps a name to prompt lengths.
 
@@ -46,7 +46,7 @@ def compare_prefills(
     of the first stage. Raises ValueError unless stages is a list of Stage classes with different names.
     """
 
-    def contender(stage_class: type[Stage], lengths: List[int]) -> Contender:
+    def contender(stage_class: type[Stage], lengths: abc.Sequence[int]) -> Contender:
         stage = stage_class(model, num_blocks=sum(n // 64 + 2 for n in lengths))
         seqs = requests(mixed_prompts(model, lengths), SamplingParams(max_tokens=1))
 
@@ -64,7 +64,10 @@ def compare_prefills(
 
 
 def compare_steps(
-    stages: List[type[Stage]], model: Model, batches: Mapping[str, List[SamplingParams]], repeats: int = 8
+    stages: abc.Sequence[type[Stage]],
+    model: Model,
+    batches: Mapping[str, abc.Sequence[SamplingParams]],
+    repeats: int = 8,
 ) -> Table:
     """Time next_tokens of each stage on each batch. batches: maps a name to what each sequence asks for.
 
@@ -74,7 +77,7 @@ def compare_steps(
     Raises ValueError unless stages is a list of Stage classes with different names.
     """
 
-    def contender(stage_class: type[Stage], params: List[SamplingParams]) -> Contender:
+    def contender(stage_class: type[Stage], params: abc.Sequence[SamplingParams]) -> Contender:
         stage = stage_class(model, num_blocks=2 * len(params))
         seqs = ready(stage, model, params)
         rows = RowCounter(model.config.vocab_size)
@@ -105,7 +108,7 @@ class RowCounter(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def ready(stage: Stage, model: Model, params: List[SamplingParams]) -> list[Sequence]:
+def ready(stage: Stage, model: Model, params: abc.Sequence[SamplingParams]) -> list[Sequence]:
     """Make a sequence for each of params, prefilled with PROMPT_LEN tokens, with its first token appended."""
     seqs = requests(mixed_prompts(model, [PROMPT_LEN] * len(params)), list(params))
     for seq, token in zip(seqs, stage.first_tokens(seqs), strict=True):
@@ -114,7 +117,7 @@ def ready(stage: Stage, model: Model, params: List[SamplingParams]) -> list[Sequ
 
 
 def _compare(
-    stages: List[type[Stage]],
+    stages: abc.Sequence[type[Stage]],
     batches: Mapping[str, Any],
     contender: Callable[[type[Stage], Any], Contender],
     repeats: int,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from itertools import pairwise
 
 from course.display.grid import Grid
@@ -13,7 +13,7 @@ WIDEST = 44  # pixels of a token
 LABELS = 60
 
 
-def draw_flat_batch(query_start: List[int]) -> Grid:
+def draw_flat_batch(query_start: Sequence[int]) -> Grid:
     """Draw the padded batch and the flat one. The last row of each sequence has a thick frame.
 
     query_start [B + 1]: where each sequence begins in the flat batch, and the end. Raises ValueError when it does not

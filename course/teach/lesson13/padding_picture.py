@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections import abc
 from typing import Any
 
 from course.display.grid import Grid
@@ -13,7 +13,7 @@ from roseinfer.sequence import Sequence
 POOL = 3.5  # the pool's row
 
 
-def draw_padding(stage: Any, seqs: List[Sequence], bucket: int) -> Grid:
+def draw_padding(stage: Any, seqs: abc.Sequence[Sequence], bucket: int) -> Grid:
     """Draw the rows of the step that `stage`, a Graphs, has just run on `seqs`, with padding rows up to `bucket`.
 
     Below them are the slots of the pool: those that a sequence has filled are coloured. A line joins a row to the slot
@@ -38,7 +38,7 @@ def draw_padding(stage: Any, seqs: List[Sequence], bucket: int) -> Grid:
     )
 
 
-def _pool(stage: Any, seqs: List[Sequence]) -> list[Cell]:
+def _pool(stage: Any, seqs: abc.Sequence[Sequence]) -> list[Cell]:
     size, cells = stage.block_size, []
     owners: dict[int, tuple[int | str, int]] = {}
     for row, seq in enumerate(seqs):

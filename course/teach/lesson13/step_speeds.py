@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -39,7 +39,9 @@ class StepSpeeds(View):
         return self.table.to_html() + self.said.to_html()
 
 
-def compare_graphs(eager: type[Stage], graphs: type[Stage], model: Model, sizes: List[int], steps: int) -> StepSpeeds:
+def compare_graphs(
+    eager: type[Stage], graphs: type[Stage], model: Model, sizes: Sequence[int], steps: int
+) -> StepSpeeds:
     """Time decode steps of two stages, alternating. Each has taken a step of that size before, so none is captured."""
     rows: list[dict[str, Any]] = []
     speeds, sentences = {}, []

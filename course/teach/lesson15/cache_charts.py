@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence as List
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from roseinfer.bench.online.workload import Work
@@ -18,7 +17,7 @@ WIDTH, HEIGHT = PAGE_WIDTH - 150, 220
 
 
 def draw_hit_rates(
-    caches: List[type[Any]], model: Model, works: Mapping[str, Work] | Work, num_blocks: List[int], **sizes: int
+    caches: Sequence[type[Any]], model: Model, works: Mapping[str, Work] | Work, num_blocks: Sequence[int], **sizes: int
 ) -> Chart:
     """Draw the share of tokens that each cache finds, over the number of blocks in its pool.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -28,7 +28,7 @@ LEGEND = (
 Place = tuple[Text, int | None]
 
 
-def walk_prefix_tree(run: TreeRun, tokenizer: Tokenizer, names: List[str], shown: int | None = None) -> Grid:
+def walk_prefix_tree(run: TreeRun, tokenizer: Tokenizer, names: Sequence[str], shown: int | None = None) -> Grid:
     """Draw the tree of blocks after each step, one box per block, at the end of the text before it.
 
     names: of the requests. shown: the frame of the picture, None for the last one.
@@ -50,7 +50,7 @@ def walk_prefix_tree(run: TreeRun, tokenizer: Tokenizer, names: List[str], shown
     )
 
 
-def _line(run: TreeRun, step: int, names: List[str]) -> str:
+def _line(run: TreeRun, step: int, names: Sequence[str]) -> str:
     rows = run.run.steps[step].rows
     first = {row.request for row in rows if not any(step > n for n, _ in run.run.rows_of(row.request))}
     found = [f"{names[row.request]} {row.num_cached}" for row in rows if row.num_cached and row.request in first]
@@ -85,7 +85,9 @@ def _rows(run: TreeRun) -> dict[Place, int]:
     return rows
 
 
-def _tree(run: TreeRun, step: int, rows: dict[Place, int], tokenizer: Tokenizer, names: List[str], most: int) -> Panel:
+def _tree(
+    run: TreeRun, step: int, rows: dict[Place, int], tokenizer: Tokenizer, names: Sequence[str], most: int
+) -> Panel:
     pitch = min(WIDEST, WIDTH / most)
     box = (pitch - GAP) / pitch  # in cells
     size = run.block_size
@@ -114,7 +116,7 @@ def _edge(above: int, row: int, column: int, half_gap: float) -> list[Line]:
     return [Line(start, end) for start, end in pairwise(places) if start != end]
 
 
-def _look(node: Node | None, words: str, names: List[str], block_size: int) -> dict[str, Any]:
+def _look(node: Node | None, words: str, names: Sequence[str], block_size: int) -> dict[str, Any]:
     if node is None:
         return {"note": "evicted", "dashed": True, "tooltip": f"{words}: evicted"}
     if node.place_in_line:

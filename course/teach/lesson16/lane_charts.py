@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence as List
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +37,7 @@ def draw_lanes(*runs: Lanes, begin: float = 0, end: float | None = None) -> Char
     return _lanes({0: list(runs)}, None, begin, end)
 
 
-def draw_lanes_by(runs: Mapping[float, List[Lanes]], label: str, end: float | None = None) -> Chart:
+def draw_lanes_by(runs: Mapping[float, Sequence[Lanes]], label: str, end: float | None = None) -> Chart:
     """Draw lanes with a slider.
 
     runs: by the slider's value, evenly spaced, the first one shown first; each has as many runs, with the same names.
@@ -48,7 +47,7 @@ def draw_lanes_by(runs: Mapping[float, List[Lanes]], label: str, end: float | No
     return _lanes({value: list(one) for value, one in runs.items()}, label, 0, end)
 
 
-def _check(runs: List[Lanes]) -> None:
+def _check(runs: Sequence[Lanes]) -> None:
     if not runs or not all(isinstance(run, Lanes) for run in runs):
         raise ValueError(f"runs must be at least one Lanes, as record_lanes gives it, got {runs!r}")
 
@@ -148,7 +147,7 @@ def gain(host: float, device: float) -> float:
     return (host + device) / max(host, device)
 
 
-def draw_overlap_gain(measured: Mapping[str, List[tuple[float, float]]], marks: Mapping[str, float]) -> Chart:
+def draw_overlap_gain(measured: Mapping[str, Sequence[tuple[float, float]]], marks: Mapping[str, float]) -> Chart:
     """Draw what overlap gains, over host time / device time: computed as a line, measured as points.
 
     measured: by name, points (host / device, gain). marks: name of a case -> its host / device, on the line."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
@@ -19,7 +19,7 @@ from .step_lanes import record_lanes
 RUNS = 5
 
 
-def race_lanes(stages: List[Any], work: Work, device_ms: float, host_ms: float = 0, runs: int = RUNS) -> Table:
+def race_lanes(stages: Sequence[Any], work: Work, device_ms: float, host_ms: float = 0, runs: int = RUNS) -> Table:
     """Show tokens per second by the wall clock: bars that grow with each run in a notebook, then a table.
 
     The floor is the speed of a device that computes a step in device_ms and never pauses. host_ms: as for record_lanes.

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence as List
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 from ..views.said import Said, say
 from .step_lanes import COMMIT, DEVICE, HOST, PLAN, Lanes
 
 
-def say_overlap_price(seconds: Mapping[str, List[float]], lanes: Lanes) -> Said:
+def say_overlap_price(seconds: Mapping[str, Sequence[float]], lanes: Lanes) -> Said:
     """Say what overlap costs or gains, from two stages that ran the same work in alternation.
 
     seconds: of each stage's runs, the one without overlap first. lanes: a run of the one with it, by the wall clock.

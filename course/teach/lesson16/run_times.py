@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from ..measure.request_run import name_of
 RUNS = 5
 
 
-def time_runs(stages: List[Any], work: Work, runs: int = RUNS) -> dict[str, list[float]]:
+def time_runs(stages: Sequence[Any], work: Work, runs: int = RUNS) -> dict[str, list[float]]:
     """Time `work`, all requests at once, on each stage, runs alternating; return the seconds of each run by stage name.
 
     Every stage runs once before, since the first steps capture graphs.

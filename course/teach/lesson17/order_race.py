@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from collections.abc import Sequence as List
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -76,7 +75,7 @@ def step_cost(model: Model, max_num_seqs: int, block_size: int) -> FittedCost:
 def race_orders(
     model: Model,
     pools: Mapping[str, EngineSetting],
-    arrivals: List[Arrival],
+    arrivals: Sequence[Arrival],
     policies: Policies,
     cost: Cost,
     clock: Clock = perf_counter,
@@ -134,7 +133,7 @@ class _Counted:
         return self.cost.to_dict()
 
 
-def _simulated(setting: EngineSetting, arrivals: List[Arrival], cost: Cost) -> dict[str, Any]:
+def _simulated(setting: EngineSetting, arrivals: Sequence[Arrival], cost: Cost) -> dict[str, Any]:
     counted = _Counted(cost)
     cluster = Cluster(setting, counted)
     cluster.run(list(arrivals))
@@ -148,12 +147,12 @@ def _simulated(setting: EngineSetting, arrivals: List[Arrival], cost: Cost) -> d
     }
 
 
-def _real(taken: List[RealRun]) -> dict[str, float]:
+def _real(taken: Sequence[RealRun]) -> dict[str, float]:
     latencies = [mean(r.end - r.arrival.seconds for r in run.requests) for run in taken]
     return {"real s": median(run.seconds for run in taken), "mean latency s": median(latencies)}
 
 
-def _sentences(pool: str, rows: List[dict[str, Any]], taken: Mapping[str, List[RealRun]]) -> list[str]:
+def _sentences(pool: str, rows: Sequence[dict[str, Any]], taken: Mapping[str, Sequence[RealRun]]) -> list[str]:
     """Write one sentence for each policy but the first: its steps and seconds compared with the first."""
     first, *others = rows
     speeds = {name: [1 / run.seconds for run in own] for name, own in taken.items()}
@@ -175,7 +174,7 @@ def compared(here: float, there: float, unit: str) -> str:
     return f"{equal} {what}" if share == "0%" else f"{share} {fewer if here < there else 'more'} {what}"
 
 
-def _errors(rows: List[dict[str, Any]]) -> str:
+def _errors(rows: Sequence[dict[str, Any]]) -> str:
     """Say how far the simulated seconds are from the real ones."""
     errors = [row["simulated s"] / row["real s"] - 1 for row in rows]
     told = f"Simulated times are {min(errors):+.0%} to {max(errors):+.0%} off the real ones."

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence as List
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from roseinfer.arrivals import Arrival
@@ -30,7 +29,7 @@ class Requested(Protocol):
     times: SequenceTimes
 
 
-Runs = Mapping[str, List[Requested]]  # by the name of the policy
+Runs = Mapping[str, Sequence[Requested]]  # by the name of the policy
 
 
 def draw_times(runs: Runs, metric: str = "waiting_time", unit: str = "s") -> Chart:
@@ -77,7 +76,7 @@ def draw_who_waits(runs: Runs, unit: str = "s") -> Chart:
 NAMES = ["came", "waited", "output"]
 
 
-def _panel(name: str, requests: List[Requested], most: float, unit: str) -> altair.Chart:
+def _panel(name: str, requests: Sequence[Requested], most: float, unit: str) -> altair.Chart:
     import altair as alt
     import pandas as pd
 
@@ -101,7 +100,7 @@ def _panel(name: str, requests: List[Requested], most: float, unit: str) -> alta
     )
 
 
-def _points(requests: List[Requested]) -> list[tuple[float, float, int]]:
+def _points(requests: Sequence[Requested]) -> list[tuple[float, float, int]]:
     return [(r.arrival.seconds, r.times.first_scheduled - r.arrival.seconds, r.arrival.output_len) for r in requests]
 
 
@@ -111,14 +110,14 @@ def _tenths(frame: Any) -> tuple[float, float]:
     return by_output.head(tenth).mean(), by_output.tail(tenth).mean()
 
 
-def _times(requests: List[Requested], metric: str) -> dict[str, float]:
+def _times(requests: Sequence[Requested], metric: str) -> dict[str, float]:
     """Summarise one metric of the requests; raises ValueError for an unknown metric."""
     if metric not in METRICS_BY_NAME:
         raise ValueError(f"metric must be one of {', '.join(METRICS_BY_NAME)}, got {metric!r}")
     return summary([r.times for r in requests], [METRICS_BY_NAME[metric]])[metric]
 
 
-def draw_blocks_held(runs: Mapping[str, List[int]]) -> Chart:
+def draw_blocks_held(runs: Mapping[str, Sequence[int]]) -> Chart:
     """Draw one line per run: how many blocks of the pool are held after each step."""
     import altair as alt
     import pandas as pd

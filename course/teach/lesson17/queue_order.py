@@ -8,7 +8,7 @@ a request is scheduled, a step before the first one that computes it.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from itertools import accumulate
 
 from course.display.computed_picture import ComputedPicture, Spec, mark, quoted, write
@@ -28,7 +28,7 @@ INSTRUCTIONS = (
 Order = list[int]
 
 
-def order_queue(outputs: List[int], slots: int) -> ComputedPicture:
+def order_queue(outputs: Sequence[int], slots: int) -> ComputedPicture:
     """Draw requests of that many output tokens, all queued at the start, of which `slots` run at a time.
 
     In the page, clicks on requests put them in order; those that are left follow in the order of arrival. Raises
@@ -56,7 +56,7 @@ def order_queue(outputs: List[int], slots: int) -> ComputedPicture:
     )
 
 
-def presets(outputs: List[int]) -> dict[str, Order]:
+def presets(outputs: Sequence[int]) -> dict[str, Order]:
     """List the requests' numbers in the order of each policy; equal requests keep the order of arrival."""
     arrival = range(len(outputs))
     return {
@@ -66,7 +66,7 @@ def presets(outputs: List[int]) -> dict[str, Order]:
     }
 
 
-def run(outputs: List[int], slots: int) -> tuple[int, int]:
+def run(outputs: Sequence[int], slots: int) -> tuple[int, int]:
     """Count the steps of a run in the order given, and the steps that all requests wait together."""
     free, waited = [0] * slots, 0
     for length in outputs:
@@ -95,7 +95,7 @@ def _ranks(orders: dict[str, Order], num: int) -> list[Spec]:
     return [*ranks, {"name": "num", "update": f"max({', '.join(f'r{i}' for i in range(num))}, 0)"}]
 
 
-def _places(outputs: List[int], slots: int) -> list[Spec]:
+def _places(outputs: Sequence[int], slots: int) -> list[Spec]:
     """Compute which request is at each place of the queue, its first step and its slot, each from the place before."""
     num = len(outputs)
     signals: dict[str, str] = {}
@@ -118,14 +118,14 @@ def _places(outputs: List[int], slots: int) -> list[Spec]:
     return [{"name": name, "update": update} for name, update in signals.items()]
 
 
-def _queue(outputs: List[int]) -> Spec:
+def _queue(outputs: Sequence[int]) -> Spec:
     ends = list(accumulate(length + 1 for length in outputs))
     rows = [{"i": i, "length": n, "x": end - n - 1} for i, (n, end) in enumerate(zip(outputs, ends, strict=True))]
     ranks = f"[{', '.join(f'r{i}' for i in range(len(outputs)))}][datum.i]"
     return {"name": "queue", "values": rows, "transform": [{"type": "formula", "as": "rank", "expr": ranks}]}
 
 
-def _lanes(outputs: List[int]) -> Spec:
+def _lanes(outputs: Sequence[int]) -> Spec:
     formulas = {
         "start": "starts[datum.k]",
         "slot": "slots[datum.k]",
@@ -136,7 +136,7 @@ def _lanes(outputs: List[int]) -> Spec:
     return {"name": "lanes", "values": [{"k": k} for k in range(len(outputs))], "transform": transform}
 
 
-def _marks(orders: dict[str, Order], facts: List[str], slots: int) -> list[Spec]:
+def _marks(orders: dict[str, Order], facts: Sequence[str], slots: int) -> list[Spec]:
     x, span = "scale('steps', datum.x)", "scale('steps', datum.x + datum.length) - scale('steps', datum.x)"
     time, lane = "scale('steps', datum.start)", f"{LANES_TOP} + datum.slot * {ROW + GAP}"
     end, lanes_end = "scale('steps', steps)", LANES_TOP + slots * (ROW + GAP)
@@ -171,7 +171,7 @@ def _marks(orders: dict[str, Order], facts: List[str], slots: int) -> list[Spec]
     return marks
 
 
-def _buttons(orders: dict[str, Order], facts: List[str]) -> list[Spec]:
+def _buttons(orders: dict[str, Order], facts: Sequence[str]) -> list[Spec]:
     """Draw each policy as a button: a click gives its order. Right of it stands what the policy reaches."""
     marks = []
     for n, (name, fact) in enumerate(zip(orders, facts, strict=True)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import replace
 
 from roseinfer.arrivals import Arrival
@@ -13,7 +13,7 @@ from .policy_checks import StepCost
 
 
 def simulate(
-    arrivals: List[Arrival], setting: EngineSetting, policy: str | Policy, cost: Cost | None = None
+    arrivals: Sequence[Arrival], setting: EngineSetting, policy: str | Policy, cost: Cost | None = None
 ) -> Cluster:
     """Run all arrivals under one policy. cost: of a step; None: every step lasts 1, so that times are in steps."""
     cluster = Cluster(replace(setting, scheduling_policy=policy), cost or StepCost())

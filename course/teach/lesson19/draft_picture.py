@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -53,7 +53,7 @@ class DraftStep:
         return f"{len(self.draft)} drafted, {self.num_accepted} accepted, {counted(len(self.tokens), 'token')}"
 
 
-def picture_of(steps: List[DraftStep], prompt_ids: List[int], tokenizer: Tokenizer) -> Grid:
+def picture_of(steps: Sequence[DraftStep], prompt_ids: Sequence[int], tokenizer: Tokenizer) -> Grid:
     """Draw a frame for each step. steps: the first one is the prompt's, without a draft."""
     num_tokens = sum(len(step.tokens) for step in steps)
     drafted = sum(len(step.draft) for step in steps)
@@ -80,7 +80,7 @@ def readable(tokenizer: Tokenizer, token_id: int) -> str:
     return text.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥").replace("\r", "␍")
 
 
-def _text_cells(steps: List[DraftStep], prompt_ids: List[int], tokenizer: Tokenizer) -> list[Cell]:
+def _text_cells(steps: Sequence[DraftStep], prompt_ids: Sequence[int], tokenizer: Tokenizer) -> list[Cell]:
     """Draw the text after the last step in that step's colours; rejected tokens come last, so that nothing moves."""
     *earlier, now = steps
     styled = [
@@ -113,7 +113,7 @@ def _text_panel(cells: list[Cell], bottom: float, num_prompt: int) -> Panel:
     return Panel([*cells, space], f"the prompt{cut}, and what follows", cell=(1, ROW), size=SIZE, lines=crosses)
 
 
-def _steps_panel(steps: List[DraftStep], most: int) -> Panel:
+def _steps_panel(steps: Sequence[DraftStep], most: int) -> Panel:
     """Draw each step as wide as its tokens, and below it the same tokens one by one. most: tokens at the end."""
     sizes = [len(step.tokens) for step in steps]
     starts = list(accumulate(sizes, initial=0))

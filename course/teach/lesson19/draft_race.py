@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import abc
 from collections.abc import Callable, Mapping
-from collections.abc import Sequence as List
 from functools import partial
 from statistics import median
 from typing import Any
@@ -24,7 +24,7 @@ BLOCK_SIZE = 16
 ROWS_EACH = 9  # of a step for each sequence: the last token, and up to 8 drafted ones
 LIVE = ["tok/s", "speed"]
 
-Prompts = List[List[int]]
+Prompts = abc.Sequence[abc.Sequence[int]]
 Rows = list[dict[str, Any]]
 
 
@@ -61,7 +61,7 @@ class RequestRun:
 
 
 def race_drafts(
-    stages: List[type[Any]],
+    stages: abc.Sequence[type[Any]],
     model: Model,
     batches: Mapping[str, Prompts],
     max_tokens: int = 64,
@@ -77,7 +77,7 @@ def race_drafts(
 
 
 def measured_rows(
-    stages: List[type[Any]], model: Model, batches: Mapping[str, Prompts], max_tokens: int, temperature: float
+    stages: abc.Sequence[type[Any]], model: Model, batches: Mapping[str, Prompts], max_tokens: int, temperature: float
 ) -> tuple[Rows, Rows]:
     """Return the rows of race_drafts, and a sample of each timed run: see neighbours.busy_signs."""
     rows, samples = [], []
@@ -94,7 +94,7 @@ def measured_rows(
     return rows, samples
 
 
-def shown(rows: Rows, samples: Rows, live: List[str]) -> Table:
+def shown(rows: Rows, samples: Rows, live: abc.Sequence[str]) -> Table:
     note = (
         f"whole runs. tok/s: of the median of {RUNS} interleaved ones; speed: against {rows[0]['stage']}; steps: calls "
         "of step(), of which the first one of a stage that overlaps only launches (lesson 16)"

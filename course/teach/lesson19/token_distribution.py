@@ -6,8 +6,7 @@ distribution; Pearson's chi-square test (1900) says how well the counts agree wi
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence as List
+from collections import Counter, abc
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -73,7 +72,7 @@ class Draws:
 
 
 def draw_token_distribution(
-    stages: List[type[Any]],
+    stages: abc.Sequence[type[Any]],
     model: Model,
     tokenizer: Tokenizer,
     prompt: str,
@@ -121,7 +120,7 @@ def _probs_after(model: Model, token_ids: list[int], params: SamplingParams) -> 
 
 
 def draw_second_tokens(
-    stage_class: type[Any], model: Model, prompt_ids: list[int], top_k: int, seeds: List[int]
+    stage_class: type[Any], model: Model, prompt_ids: list[int], top_k: int, seeds: abc.Sequence[int]
 ) -> Draws:
     """Run a request for each seed, AT_ONCE of them in a batch."""
     blocks = -(-(len(prompt_ids) + NEW_TOKENS) // BLOCK_SIZE)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Sequence as List
+from collections.abc import Iterator, Sequence
 
 from course.display.grid import Grid
 from course.display.shapes import EDGE, Cell, Frame, Panel
@@ -47,7 +46,7 @@ def draw_load() -> Grid:
     return Grid(frames, text, label="rate", shown=_past_the_knee(measured), legend=LEGEND)
 
 
-def _past_the_knee(loads: List[SimulatedLoad]) -> int:
+def _past_the_knee(loads: Sequence[SimulatedLoad]) -> int:
     """Find the first frame in which less than a tenth of the answers are good."""
     return next(number for number, one in enumerate(loads) if one.goodput < one.throughput / 10)
 
@@ -101,7 +100,7 @@ def _queue(load: SimulatedLoad) -> Panel:
     return Panel(cells, "Requests in the queue, every tenth of a second", cell=(WINDOW * PIXELS, 20), size=11)
 
 
-def _rates(loads: List[SimulatedLoad], now: int) -> Panel:
+def _rates(loads: Sequence[SimulatedLoad], now: int) -> Panel:
     """Draw a column for each rate; the frame's own one is marked."""
     cells = []
     for number, load in enumerate(loads):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence as List
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from time import perf_counter
@@ -42,8 +41,8 @@ FORMATS = {
 class Measured:
     """A measured load. row: see bench.serving.result.row_of. parts: seconds of the mean answer, by where they went."""
 
-    plan: List[Planned]
-    outcomes: List[Outcome]
+    plan: Sequence[Planned]
+    outcomes: Sequence[Outcome]
     row: dict[str, Any]
     parts: dict[str, float]
 
@@ -82,7 +81,7 @@ def drawn_plan(
     prompt_lens: tuple[int, int] = PROMPT_LENS,
     output_lens: tuple[int, int] = OUTPUT_LENS,
     seed: int = 0,
-) -> List[Planned]:
+) -> Sequence[Planned]:
     """Draw `count` requests, `rate` a second, of random tokens that the server's model knows."""
     return plan_of(
         rate,
@@ -118,7 +117,7 @@ QUEUE, PREFILL, DECODE, DETOKENISE, HTTP = "queue", "prefill", "decode", "detoke
 PARTS = {QUEUE: PALETTE[3], PREFILL: PALETTE[0], DECODE: PALETTE[2], DETOKENISE: PALETTE[6], HTTP: PALETTE[4]}
 
 
-def parts_of(spent: Mapping[str, float], outcomes: List[Outcome], token_seconds: float) -> dict[str, float]:
+def parts_of(spent: Mapping[str, float], outcomes: Sequence[Outcome], token_seconds: float) -> dict[str, float]:
     """Split the seconds of the mean answer into the parts where they went.
 
     spent: the server's sums, per request. token_seconds: to detokenise one token; a step does so for each of its rows,
@@ -174,7 +173,7 @@ SHARES = (0.4, 0.7, 0.9, 1.1, 1.5)
 SWEEP_SECONDS = 2.0
 
 
-def sweep_rates(server: LessonServer, capacity: float, shares: List[float] = SHARES) -> Loads:
+def sweep_rates(server: LessonServer, capacity: float, shares: Sequence[float] = SHARES) -> Loads:
     """Load the server by the clock at rates that are shares of `capacity`, its answers per second when it is full."""
     loads = {}
     with progress_bar("loads", len(shares)) as done:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from statistics import median
 from time import perf_counter
 
@@ -41,7 +41,7 @@ def prove_served(server: LessonServer) -> Table:
     return table(rows)
 
 
-def generated(llm: LLM, plan: List[Planned]) -> list[str]:
+def generated(llm: LLM, plan: Sequence[Planned]) -> list[str]:
     """Generate the texts of a plan's requests without a server."""
     params = [SamplingParams(max_tokens=one.max_tokens, ignore_eos=True) for one in plan]
     outputs = llm.generate([one.prompt for one in plan], params, use_tqdm=False)
@@ -80,6 +80,6 @@ def say_server_price(server: LessonServer) -> Said:
     return say("tokens per second with HTTP, and without", *sentences)
 
 
-def tokens_per_second(outcomes: List[Outcome]) -> float:
+def tokens_per_second(outcomes: Sequence[Outcome]) -> float:
     """Compute tokens per second from the start of the load to the last answer's end."""
     return sum(one.num_tokens for one in outcomes) / max(one.ended for one in outcomes)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +58,7 @@ class SimulatedLoad:
 
     rate: float
     seconds: float
-    requests: List[SimulatedRequest]
+    requests: Sequence[SimulatedRequest]
     refused: int
 
     @property

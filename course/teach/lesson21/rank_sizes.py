@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 
 from roseinfer.display.table import Table
 from roseinfer.models import empty_model, model_config
@@ -14,7 +14,7 @@ from ..views.rows_table import table
 GB = 1e9
 
 
-def split_sizes(spec: str, sizes: List[int] = (1, 2, 4, 8), value_bytes: int = 2) -> Table:
+def split_sizes(spec: str, sizes: Sequence[int] = (1, 2, 4, 8), value_bytes: int = 2) -> Table:
     """Compute what each rank keeps and exchanges, a row for each number of ranks; nothing is loaded.
 
     value_bytes: of a weight, and of a value in the KV cache. Raises ValueError for a number that does not divide the

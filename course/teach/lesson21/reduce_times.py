@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from typing import Any
 
 from roseinfer.display.table import Table
@@ -37,7 +37,7 @@ def ring_seconds(num_bytes: int, size: int, bytes_per_s: float, latency: float) 
     return messages * (num_bytes / size / bytes_per_s + latency)
 
 
-def time_all_reduces(num_bytes: List[int] = BYTES, size: int = 2) -> Table:
+def time_all_reduces(num_bytes: Sequence[int] = BYTES, size: int = 2) -> Table:
     """Time all-reduces of so many bytes over gloo between processes of this machine, beside the formula for real links.
 
     The formula is ring_seconds, for each link in roseinfer/data/links.json.
@@ -69,7 +69,7 @@ def say_links(times: Table) -> Said:
     )
 
 
-def reduce_share(stage_class: type[Stage], model: Model, batch_sizes: List[int] = (1, 16)) -> Table:
+def reduce_share(stage_class: type[Stage], model: Model, batch_sizes: Sequence[int] = (1, 16)) -> Table:
     """Measure the share of a decode step that its all-reduces take on rank 0, waiting for the other rank included."""
     rows = []
     for batch_size in batch_sizes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -49,7 +49,7 @@ def panels_of(number: int) -> list[Panel]:
     return [panel for device, part in enumerate(halves()) for panel in device_panels(number, device, part)]
 
 
-def device_panels(number: int, device: int, part: slice) -> List[Panel]:
+def device_panels(number: int, device: int, part: slice) -> Sequence[Panel]:
     """Draw what a device has by that step; what is still to come is empty."""
     h = relu(X @ A[:, part])
     y, whole = h @ B[part], relu(X @ A) @ B

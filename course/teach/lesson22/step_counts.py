@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from collections.abc import Sequence as List
+from collections.abc import Mapping, Sequence
 from statistics import mean
 
 from course.contest.entry import BASELINE, ROOM
@@ -55,7 +54,7 @@ class BrokenRule(ValueError):
     """A policy changed a run in another way than by ordering its requests."""
 
 
-def compare_policies(policies: Mapping[str, str | Policy], workloads: List[str], num_runs: int = 10) -> Table:
+def compare_policies(policies: Mapping[str, str | Policy], workloads: Sequence[str], num_runs: int = 10) -> Table:
     """Compare policies, by name, by their mean number of steps over runs 0 to num_runs - 1 of each workload."""
     rows = [
         {

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Sequence as List
+from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
 from time import perf_counter
@@ -24,7 +23,7 @@ ROUNDS, STEPS, WARMUP = 6, 4, 1  # of each kind, in turn
 UNSEEN = "No cost is to be seen in these times: run the cell again."
 
 
-def say_profiler_cost(stage_class: type[Stage], model: Model, prompt_lens: List[int]) -> Said:
+def say_profiler_cost(stage_class: type[Stage], model: Model, prompt_lens: Sequence[int]) -> Said:
     """Say how long decode steps take with the profiler and without it, measured in turn on batches of equal lengths."""
 
     def new_step() -> Callable[[], object]:

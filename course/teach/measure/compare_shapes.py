@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import abc
 from collections.abc import Callable
-from collections.abc import Sequence as List
 from functools import partial
 from statistics import median
 from typing import Any
@@ -34,7 +34,7 @@ except ImportError:  # Windows has none
 ROUNDS = 2  # of a comparison; each makes its stages again
 
 
-def sql(trace: Trace, query: str, exact: List[str] = ("name", "n")) -> Table:
+def sql(trace: Trace, query: str, exact: abc.Sequence[str] = ("name", "n")) -> Table:
     """Run a query over the table `slice` of a trace. Columns that `exact` does not name are shown, not compared."""
     frame = trace.sql(query)
     exact = [column for column in frame.columns if column in exact]
@@ -42,7 +42,9 @@ def sql(trace: Trace, query: str, exact: List[str] = ("name", "n")) -> Table:
     return Table(frame, exact=exact, live=live, note=trace.caption, query=query)
 
 
-def compare_shapes(stages: List[type[Stage]], model: Model, shapes: dict[str, list[int]], steps: int = 12) -> Table:
+def compare_shapes(
+    stages: abc.Sequence[type[Stage]], model: Model, shapes: dict[str, list[int]], steps: int = 12
+) -> Table:
     """Run a decode step of each stage on each batch: exact counts, and the median time of `steps` steps.
 
     Args:
@@ -85,7 +87,7 @@ def compare_shapes(stages: List[type[Stage]], model: Model, shapes: dict[str, li
 
 
 def _on_one_batch(
-    stages: List[type[Stage]], model: Model, lengths: list[int], steps: int, done: Callable[[], None]
+    stages: abc.Sequence[type[Stage]], model: Model, lengths: list[int], steps: int, done: Callable[[], None]
 ) -> tuple[dict[str, dict[str, int]], dict[str, list[tuple[float, int]]]]:
     """Return the counts of each stage, and seconds and page faults of its steps in all rounds."""
     turns = interleaved({stage.name: partial(_turn, stage, model, lengths, steps, done) for stage in stages}, ROUNDS)

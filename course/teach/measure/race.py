@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ REDRAW_SECONDS = 0.2  # a message to the browser costs the host time that the ne
 
 
 def race(
-    stages: List[type[Stage]],
+    stages: Sequence[type[Stage]],
     model: Model,
     *,
     batch_size: int = 8,
@@ -72,7 +72,7 @@ def race(
 class Race:
     """One bar per contender: its decode speed so far, the median of its finished runs. Warm-up runs do not count."""
 
-    def __init__(self, names: List[str], clock: Clock = perf_counter) -> None:
+    def __init__(self, names: Sequence[str], clock: Clock = perf_counter) -> None:
         self._speeds: dict[str, list[float]] = {name: [] for name in names}  # of each finished run
         self._running: dict[str, float] = {}  # of the run that is under way
         self._clock = clock

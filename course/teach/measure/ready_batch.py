@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections import abc
 
 from roseinfer.generate import begin, decode_step
 from roseinfer.models import Model
@@ -11,7 +11,12 @@ from roseinfer.stage import Stage
 
 
 def ready_batch(
-    stage_class: type[Stage], model: Model, prompt_lens: List[int], steps: int = 0, max_tokens: int = 64, **sizes: int
+    stage_class: type[Stage],
+    model: Model,
+    prompt_lens: abc.Sequence[int],
+    steps: int = 0,
+    max_tokens: int = 64,
+    **sizes: int,
 ) -> tuple[Stage, list[Sequence]]:
     """Make a fresh stage and one sequence for each prompt length: prefilled, and decoded `steps` times.
 

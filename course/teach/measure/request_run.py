@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import abc, deque
 from collections.abc import Callable, Iterator
-from collections.abc import Sequence as List
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -121,7 +120,7 @@ class Run:
         return summary(request.times for request in self.requests)
 
 
-def work(model: Model, arrivals: List[Arrival | tuple[float, int, int]], seed: int = 0) -> Work:
+def work(model: Model, arrivals: abc.Sequence[Arrival | tuple[float, int, int]], seed: int = 0) -> Work:
     """Make requests with prompts of random ids. arrivals: (when, prompt_len, output_len) each, or Arrival.
 
     Raises ValueError for no arrivals, one out of order, or a bad value.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from IPython.display import display
@@ -32,7 +32,7 @@ EXACT = ["step", "bytes", "flops", "flops per byte"]
 LIVE = ["step ms", "GB/s", "GFLOP/s", "of the roof", "the roof here"]
 
 
-def roofline(result: LadderResult | List[type[Stage]], model: Model | None = None, **sizes: Any) -> Roofline:
+def roofline(result: LadderResult | Sequence[type[Stage]], model: Model | None = None, **sizes: Any) -> Roofline:
     """Chart the median step of each stage of a race, and the step's floor, under the machine's two ceilings.
 
     result: what teach.race or bench.ladder returned, or stages, which are then raced on `model`; sizes: race's

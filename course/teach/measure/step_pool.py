@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections import abc
 from typing import Any, NamedTuple
 
 from roseinfer.sequence import Sequence
@@ -53,7 +53,7 @@ class PoolWatch:
     def gave_back(self, request: int, num_blocks: int) -> None:
         self._given_back[request] = num_blocks
 
-    def look(self, seqs: List[Sequence]) -> StepPool:
+    def look(self, seqs: abc.Sequence[Sequence]) -> StepPool:
         """Look at queue and pool after a step was scheduled. seqs: those added so far, in the order of their places."""
         tables, given_back = self.queue.tables, self._given_back
         self._given_back = {}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 
 from roseinfer.display.table import Table
 from roseinfer.stage import Stage
 
 
-def course_map(stages: List[type[Stage]]) -> Table:
+def course_map(stages: Sequence[type[Stage]]) -> Table:
     """Make a row per stage: its class and its module's first line. The gain is left to each lesson's predictions."""
     import pandas as pd
 

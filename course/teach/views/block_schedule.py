@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import abc
 from collections.abc import Iterator
-from collections.abc import Sequence as List
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -153,8 +153,8 @@ class Schedule:
 def record_schedule(
     stage_class: type[Stage],
     model: Model,
-    prompts: List[List[int]],
-    params: SamplingParams | List[SamplingParams],
+    prompts: abc.Sequence[abc.Sequence[int]],
+    params: SamplingParams | abc.Sequence[SamplingParams],
     *,
     num_blocks: int,
     block_size: int,
@@ -169,7 +169,9 @@ def record_schedule(
     return record_run(stage, prompts, params)
 
 
-def record_run(stage: Stage, prompts: List[List[int]], params: SamplingParams | List[SamplingParams]) -> Schedule:
+def record_run(
+    stage: Stage, prompts: abc.Sequence[abc.Sequence[int]], params: SamplingParams | abc.Sequence[SamplingParams]
+) -> Schedule:
     """Run all prompts to their end on a stage that holds nothing yet, and keep who held which block after each call.
 
     params and errors are those of record_schedule.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections import abc
 
 from course.display.grid import Grid
 from course.display.shapes import WIDTH, Cell, Frame, Panel, edge_ticks
@@ -12,7 +12,7 @@ from roseinfer.stage import Stage
 LABELS = 60  # pixels
 
 
-def draw_gather(stage: Stage, seqs: List[Sequence]) -> Grid:
+def draw_gather(stage: Stage, seqs: abc.Sequence[Sequence]) -> Grid:
     """Draw blocks of the first layer and, to the right, the padded batch [B, H_kv, T, D] that a dense stage gathers.
 
     A token is as wide on the left as on the right.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from collections.abc import Sequence as List
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ LINE = 64  # bytes of a cache line
 class Batch:
     """Batch of sequences with `lengths` cached tokens. tables: the blocks of each one, given out as sequences grow."""
 
-    lengths: List[int]
+    lengths: Sequence[int]
     num_kv_heads: int
     block_size: int
     head_dim: int
@@ -168,7 +167,7 @@ def reads_of(layout: Layout, row_bytes: int) -> Iterator[Read]:
             last = line
 
 
-def count(reads: List[Read]) -> Counts:
+def count(reads: Sequence[Read]) -> Counts:
     used = sum(read.used for read in reads)
     lines = len({read.line for read in reads})
     return Counts(used, len(reads) * LINE - used, len(reads), lines, sum(read.jump for read in reads))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 
 from course.display.grid import Grid
 from course.display.shapes import WIDTH, Cell, Frame, Panel, table
@@ -27,12 +27,12 @@ LEGEND = (
 
 
 def walk_memory(
-    lengths: List[int],
+    lengths: Sequence[int],
     num_kv_heads: int,
     block_size: int,
     head_dim: int,
     bytes_per_value: int,
-    layouts: List[str] = tuple(LAYOUTS),
+    layouts: Sequence[str] = tuple(LAYOUTS),
 ) -> Grid:
     """Show what one decode step reads of K in one layer, in several layouts at once, a cache line of each per step.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 
 from roseinfer.display.chart import PAGE_WIDTH, Chart, csv_data
 from roseinfer.display.figure import PALETTE
 
 
-def draw_rows_built(runs: dict[str, List[int]]) -> Chart:
+def draw_rows_built(runs: dict[str, Sequence[int]]) -> Chart:
     """Chart one panel per run: one bar per step, as high as the number of rows that the step built.
 
     runs: maps a name to the rows built by each step. Raises ValueError for no runs, or runs of different lengths.
@@ -29,7 +29,7 @@ def draw_rows_built(runs: dict[str, List[int]]) -> Chart:
     return Chart(chart, "Bars of rows built at each step. " + " ".join(map(_facts, runs, runs.values())))
 
 
-def _facts(name: str, rows: List[int]) -> str:
+def _facts(name: str, rows: Sequence[int]) -> str:
     later = list(rows[1:])
     return (
         f"{name}: {sum(rows)} rows in {len(rows)} steps, {rows[0]} of them in the first; "

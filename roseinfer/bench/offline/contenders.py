@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
-from collections.abc import Sequence as List
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -63,7 +62,7 @@ class BatchContender:
 
 @contextmanager
 def entered(
-    setting: RaceSetting, stages: List[type[Stage]], names: List[str], precisions: List[str]
+    setting: RaceSetting, stages: Sequence[type[Stage]], names: Sequence[str], precisions: Sequence[str]
 ) -> Iterator[tuple[list[BatchContender], dict[str, str]]]:
     """Yield the contenders that can run (Hugging Face, stages, engine, peers), and why the others cannot.
 
@@ -88,7 +87,12 @@ class _LeftOut(Exception):
 
 
 def _makers(
-    setting: RaceSetting, stages: List[type[Stage]], names: List[str], precision: str, folder: Path, stack: ExitStack
+    setting: RaceSetting,
+    stages: Sequence[type[Stage]],
+    names: Sequence[str],
+    precision: str,
+    folder: Path,
+    stack: ExitStack,
 ) -> Iterator[tuple[str, Callable[[], BatchContender]]]:
     in_torch = precision not in QUANTIZED
     if in_torch and ("hf" in names or stages):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from functools import partial
 from itertools import product
 from typing import Any
@@ -27,7 +27,9 @@ WARM_UP_TOKENS = 4
 Sample = dict[str, Any]
 
 
-def offline(setting: Offline, stages: List[type[Stage]] = (), on_progress: OnProgress | None = None) -> OfflineResult:
+def offline(
+    setting: Offline, stages: Sequence[type[Stage]] = (), on_progress: OnProgress | None = None
+) -> OfflineResult:
     """Race the setting's contenders and `stages` over every prompt length and batch size.
 
     In each of these cells all run in turn, A B C, B C A, ..., in all precisions ("int8" and "int4" apply to the weights
@@ -113,7 +115,7 @@ class _Cell:
         self.right: dict[str, Tokens] = {}  # the last ones that were checked
         self.phase = f"prompt {prompt_len}, batch {batch_size}"
 
-    def warmed_up(self, entrants: List[BatchContender], left_out: dict[str, str]) -> list[BatchContender]:
+    def warmed_up(self, entrants: Sequence[BatchContender], left_out: dict[str, str]) -> list[BatchContender]:
         """Return the contenders that finish a short run; why the others do not goes to left_out."""
         running = []
         for entrant in entrants:
@@ -129,7 +131,7 @@ class _Cell:
             raise ContenderFailed(f"{self.phase}: no contender finished the warm-up: {'; '.join(left_out.values())}")
         return running
 
-    def measured(self, entrants: List[BatchContender], repeats: int) -> list[Sample]:
+    def measured(self, entrants: Sequence[BatchContender], repeats: int) -> list[Sample]:
         """Take `repeats` samples of each contender, in the order in which they run."""
         runs = {entrant.called: partial(self._sample, entrant) for entrant in entrants}
         taken = reported(self.progress, runs, repeats, where=f"{self.phase}, ", work=self._work(self.max_tokens))
@@ -178,7 +180,7 @@ def share_equal(outputs: Tokens, expected: Tokens) -> float:
     return sum(got == want for got, want in pairs) / len(pairs)
 
 
-def _check(setting: Offline, stages: List[type[Stage]]) -> None:
+def _check(setting: Offline, stages: Sequence[type[Stage]]) -> None:
     names_of(OFFLINE, at_least=0)("contenders", setting.contenders)
     if stages:
         check_stages(stages)

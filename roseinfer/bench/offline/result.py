@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Sequence as List
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, ClassVar
@@ -22,7 +21,7 @@ FULL = "float32"  # what quantised weights are compared with, too
 AGAINST_PEERS = f"{ENGINE} / best peer"
 
 
-def rows_of(samples: List[Row], floors: dict[tuple[str, str, int, int], float]) -> list[Row]:
+def rows_of(samples: Sequence[Row], floors: dict[tuple[str, str, int, int], float]) -> list[Row]:
     """Make one row per contender, precision and cell: tokens a second over whole runs, and ratios of medians.
 
     floors: seconds, by name, precision, prompt_len and batch_size. vs_hf and its verdict: against Hugging Face's
@@ -106,7 +105,7 @@ class OfflineResult(MachineResult):
                 title = f"prompt of {counted(prompt_len, 'token')}, {asked}, share of the floor"
                 yield f"{title}\n{self._table(rows).text(width)}"
 
-    def _table(self, rows: List[Row]) -> TextTable:
+    def _table(self, rows: Sequence[Row]) -> TextTable:
         batch_sizes = self.arguments["batch_sizes"]
         by_name: dict[str, dict[int, Row]] = {}
         for row in rows:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from collections.abc import Sequence as List
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -47,7 +46,7 @@ class OnlineContender:
 
 
 def contenders_of(
-    setting: RaceSetting, dtype: str, names: List[str], policies: List[str], budgets: List[int]
+    setting: RaceSetting, dtype: str, names: Sequence[str], policies: Sequence[str], budgets: Sequence[int]
 ) -> tuple[list[OnlineContender], dict[str, str]]:
     """Make all contenders that can run, one for each budget, and say why the others cannot."""
     makers: list[Callable[[int], OnlineContender]] = []

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Sequence as List
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, ClassVar
@@ -29,7 +28,7 @@ COUNTS = {
 }
 
 
-def rows_of(samples: List[Row]) -> list[Row]:
+def rows_of(samples: Sequence[Row]) -> list[Row]:
     """Make one row per load, contender and budget: medians over its runs, also of each metric's own statistics.
 
     vs_hf and its verdict: requests a second against transformers with the same budget; None where that did not run.
@@ -66,14 +65,14 @@ def rows_of(samples: List[Row]) -> list[Row]:
     return rows
 
 
-def _medians(summaries: List[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
+def _medians(summaries: Sequence[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
     return {
         name: {stat: median(one[name][stat] for one in summaries if name in one) for stat in found}
         for name, found in summaries[0].items()
     }
 
 
-def _median_of(values: List[Any]) -> float | None:
+def _median_of(values: Sequence[Any]) -> float | None:
     return None if None in values else median(values)
 
 
@@ -167,7 +166,7 @@ class OnlineResult(MachineResult):
         return "Tokens equal the reference's" + (f", but for near ties: {parted}. " if parted else ". ")
 
 
-def _table(rows: List[Row]) -> TextTable:
+def _table(rows: Sequence[Row]) -> TextTable:
     shown = (("ttft", "p50"), ("ttft", "p99"), ("tpot", "p50"), ("itl", "p99"), ("itl", "max"), ("latency", "p50"))
     columns = [
         Column("contender", of=_named),
@@ -188,7 +187,7 @@ def _time(metric: str, stat: str) -> Column:
     return Column(f"{name} {stat}", "{:,.1f}".format, True, lambda row: _ms(row, metric, stat))
 
 
-def _best(rows: List[Row]) -> str:
+def _best(rows: Sequence[Row]) -> str:
     """Name the best budget of each contender, as one budget need not suit all."""
     whole = sorted((row for row in rows if not row["partial"]), key=lambda row: row["requests_per_second"])
     best = {row["name"]: row for row in whole}  # of each name the last one
@@ -197,7 +196,7 @@ def _best(rows: List[Row]) -> str:
     return f"most requests a second: {', '.join(said)}"
 
 
-def _long_table(rows: List[Row]) -> TextTable:
+def _long_table(rows: Sequence[Row]) -> TextTable:
     columns = [Column("contender"), Column("budget"), Column("metric")]
     columns += [Column(stat, "{:,.2f}".format, right=True) for stat in STATS]
     lines: Iterable[tuple] = (
@@ -228,6 +227,6 @@ def _ms(row: Row, metric: str, stat: str) -> float | None:
     return None if found is None else MS * found[stat]
 
 
-def _range(lengths: List[int]) -> str:
+def _range(lengths: Sequence[int]) -> str:
     low, high = lengths
     return str(low) if low == high else f"{low} to {high}"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 
 from roseinfer.arrivals import Arrival
 from roseinfer.models import Model
 
 from ..ladder import mixed_prompts
 
-Work = List[tuple[Arrival, list[int]]]  # each with its prompt
+Work = Sequence[tuple[Arrival, list[int]]]  # each with its prompt
 
 
-def with_prompts(arrivals: List[Arrival], model: Model, seed: int = 0) -> Work:
+def with_prompts(arrivals: Sequence[Arrival], model: Model, seed: int = 0) -> Work:
     """Give each arrival a prompt of random ids; prompts with the same prefix begin with the same ones."""
     prompts = mixed_prompts(model, [arrival.prompt_len for arrival in arrivals], seed)
     longest: dict[int, int] = {}

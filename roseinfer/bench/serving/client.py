@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
-from collections.abc import Sequence as List
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -75,7 +74,7 @@ async def ask_models(url: str, api_key: str | None) -> dict[str, Any]:
 
 async def load(
     target: Target,
-    plan: List[Planned],
+    plan: Sequence[Planned],
     on_end: Callable[[Outcome], object] = lambda _: None,
     clients: int | None = None,
 ) -> list[Outcome]:
@@ -104,7 +103,7 @@ async def load(
 
 
 async def _closed_loop(
-    plan: List[Planned], clients: int, run: Callable[[Planned], Coroutine[Any, Any, Outcome]]
+    plan: Sequence[Planned], clients: int, run: Callable[[Planned], Coroutine[Any, Any, Outcome]]
 ) -> list[Outcome]:
     outcomes: dict[int, Outcome] = {}
     numbered = iter(enumerate(plan))

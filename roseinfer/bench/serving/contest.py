@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from collections.abc import Sequence as List
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, ClassVar
@@ -70,7 +69,9 @@ def contest(setting: Serve, on_progress: OnProgress | None = None) -> ContestRes
     return ContestResult.of(list(contenders), samples, setting.record() | {"model": model})
 
 
-def loaded_row(name: str, target: Target, plan: List[Planned], clients: int | None, limits: Limits) -> dict[str, Any]:
+def loaded_row(
+    name: str, target: Target, plan: Sequence[Planned], clients: int | None, limits: Limits
+) -> dict[str, Any]:
     """Load a server once. Raises ContenderFailed for an answer that failed, or has other than the tokens asked for."""
     outcomes = asyncio.run(load(target, plan, clients=clients))
     for sent, one in zip(plan, outcomes, strict=True):
@@ -106,7 +107,7 @@ class ContestResult(MachineResult):
     definitions: dict[str, str]
 
     @classmethod
-    def of(cls, names: List[str], samples: list[dict[str, Any]], arguments: dict[str, Any]) -> ContestResult:
+    def of(cls, names: Sequence[str], samples: list[dict[str, Any]], arguments: dict[str, Any]) -> ContestResult:
         rows = [contest_row(name, [one for one in samples if one["name"] == name]) for name in names]
         host = describe_host(torch.device("cpu"))
         return cls(arguments=arguments, rows=rows, samples=samples, definitions=DEFINITIONS, **host)
@@ -137,7 +138,7 @@ class ContestResult(MachineResult):
         return f"{first['name']} over {second['name']}, {name}: {ratio} ({said})."
 
 
-def contest_row(name: str, samples: List[Mapping[str, Any]]) -> dict[str, Any]:
+def contest_row(name: str, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Make the row of a server: medians over its runs."""
     row: dict[str, Any] = {"name": name, "requests": samples[0]["requests"]}
     for figure in FIGURES:

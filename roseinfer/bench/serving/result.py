@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from collections.abc import Sequence as List
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -77,13 +76,13 @@ class ServingResult(MachineResult):
     @classmethod
     def of(
         cls,
-        plan: List[Planned],
-        outcomes: List[Outcome],
+        plan: Sequence[Planned],
+        outcomes: Sequence[Outcome],
         limits: Limits,
         arguments: dict[str, Any],
         tokens: str | None,
         host: dict[str, Any],
-        memory: List[tuple[float, int]] = (),
+        memory: Sequence[tuple[float, int]] = (),
     ) -> ServingResult:
         """Make the result of a load. host: see describe_host. memory: of the server, see server_memory."""
         samples = [{name: value for name, value in asdict(one).items() if name != "text"} for one in outcomes]
@@ -129,7 +128,7 @@ class ServingResult(MachineResult):
         return notes + ([f"Tokens: {self.tokens}."] if self.tokens else [])
 
 
-def row_of(plan: List[Planned], outcomes: List[Outcome], limits: Limits) -> dict[str, Any]:
+def row_of(plan: Sequence[Planned], outcomes: Sequence[Outcome], limits: Limits) -> dict[str, Any]:
     ended = Counter(one.how for one in outcomes)
     complete = [one for one in outcomes if one.how == COMPLETE]
     seconds = max(one.ended for one in outcomes) - outcomes[0].arrival
@@ -165,6 +164,6 @@ def arrivals_text(arguments: Mapping[str, Any]) -> str:
     return f"{arguments['rate']:g} requests/s for {arguments['seconds']:g} s, open loop"
 
 
-def range_text(lengths: List[int]) -> str:
+def range_text(lengths: Sequence[int]) -> str:
     low, high = lengths
     return str(low) if low == high else f"{low} to {high}"

@@ -11,8 +11,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
-from collections.abc import Sequence as List
+from collections.abc import Callable, Mapping, Sequence
 
 from ..contenders import ContenderFailed
 
@@ -36,7 +35,7 @@ class ServerProcess:
     """
 
     def __init__(
-        self, name: str, command: Callable[[int], List[str]], environment: Mapping[str, str] | None = None
+        self, name: str, command: Callable[[int], Sequence[str]], environment: Mapping[str, str] | None = None
     ) -> None:
         port = free_port()
         self.name, self.url = name, f"http://{HOST}:{port}"
@@ -100,7 +99,7 @@ class ServerProcess:
         return f": {lines[-1]}" if lines else ""
 
 
-def engine_command(model: str, *flags: str) -> Callable[[int], List[str]]:
+def engine_command(model: str, *flags: str) -> Callable[[int], Sequence[str]]:
     """Make the command of `roseinfer serve` for a ServerProcess. flags: further ones, as typed."""
     return lambda port: [sys.executable, "-m", "roseinfer", "serve", model, "--port", str(port), *flags]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
-from collections.abc import Sequence as List
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +45,7 @@ def why_no_llama_server() -> str | None:
 
 
 @contextmanager
-def started(names: List[str], setting: ContestSetting, model: Model) -> Iterator[dict[str, Target]]:
+def started(names: Sequence[str], setting: ContestSetting, model: Model) -> Iterator[dict[str, Target]]:
     """Yield where each server answers, until the block ends. model: setting.spec's. Raises ContenderFailed."""
     with ExitStack() as stack:
         start = {
@@ -87,7 +86,7 @@ def start_llama(setting: ContestSetting, model: Model, stack: ExitStack) -> Targ
     return Target(server.url, setting.spec, dialect=LLAMA, keep_alive=False)
 
 
-def llama_command(setting: ContestSetting, path: Path, threads: int) -> Callable[[int], List[str]]:
+def llama_command(setting: ContestSetting, path: Path, threads: int) -> Callable[[int], Sequence[str]]:
     """Make the command of llama.cpp's server for a ServerProcess: each slot has room for the longest request."""
     cache = KV_CACHE[setting.precision]
     flags = {

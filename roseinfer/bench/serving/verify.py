@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 
 from roseinfer.arguments import counted
 from roseinfer.llm.llm import LLM
@@ -15,7 +15,7 @@ from .plan import Planned
 SHOWN = 60  # characters of a text
 
 
-def verify(spec: str, plan: List[Planned], outcomes: List[Outcome]) -> str:
+def verify(spec: str, plan: Sequence[Planned], outcomes: Sequence[Outcome]) -> str:
     """Say how many complete answers were compared. Raises TokensDiffer for the first with another text than offline."""
     complete = [(sent, one) for sent, one in zip(plan, outcomes, strict=True) if one.how == COMPLETE]
     llm = LLM(spec)

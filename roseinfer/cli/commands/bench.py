@@ -33,8 +33,7 @@ from roseinfer.cli.repository import chosen_stages, stages_package
 from roseinfer.planning.definitions import definitions_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from collections.abc import Sequence as List
+    from collections.abc import Callable, Iterator, Sequence
 
     from roseinfer.bench.offline import OfflineResult
     from roseinfer.display.measured import Measured
@@ -191,7 +190,7 @@ def serve(args: argparse.Namespace) -> None:
         raise Failed(f"{row['failed']} of {row['requests']} requests failed")
 
 
-def changed_flags(s: Serve, names: List[str]) -> Iterator[tuple[str, object]]:
+def changed_flags(s: Serve, names: Sequence[str]) -> Iterator[tuple[str, object]]:
     """Yield those of `names` whose values are not the defaults, each with its value."""
     default = Serve()
     yield from ((name, value) for name in names if (value := getattr(s, name)) != getattr(default, name))

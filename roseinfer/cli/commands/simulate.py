@@ -11,7 +11,7 @@ line; --output keeps every sample. After Ctrl-C it tells what there is, as parti
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence as List
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -172,7 +172,7 @@ def simulated(args: argparse.Namespace) -> Simulation:
         )
 
 
-def link_of(args: argparse.Namespace, shapes: List[ClusterShape]) -> Link | None:
+def link_of(args: argparse.Namespace, shapes: Sequence[ClusterShape]) -> Link | None:
     """Return the link between GPUs. Raises ValueError where shapes need one and none is given, or the reverse."""
     from roseinfer.simulator import Link
 

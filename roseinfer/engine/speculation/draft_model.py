@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections import abc
 from copy import copy
 
 from roseinfer.models import Model
@@ -40,11 +40,11 @@ class DraftModelProposer:
     def warm_up(self) -> None:
         self.runner.warm_up()
 
-    def wishes(self, seqs: List[Sequence]) -> list[int]:
+    def wishes(self, seqs: abc.Sequence[Sequence]) -> list[int]:
         """Return how many tokens it can draft for each sequence."""
         return [self.num_tokens] * len(seqs)
 
-    def propose(self, seqs: List[Sequence], most: List[int]) -> list[list[int]]:
+    def propose(self, seqs: abc.Sequence[Sequence], most: abc.Sequence[int]) -> list[list[int]]:
         """Return a draft of at most most[i] tokens for each of seqs, which hold blocks for those.
 
         A draft is empty for a sequence whose text the draft model has not computed yet: there was more to compute than
@@ -73,7 +73,7 @@ class DraftModelProposer:
         self._count_computed(launched[0])
         return [_finite(drafts.get(seq.seq_id, [])) for seq in seqs]
 
-    def _catching_up(self, seqs: List[Sequence]) -> Step:
+    def _catching_up(self, seqs: abc.Sequence[Sequence]) -> Step:
         """Return a step over what the draft model lacks of each text, as far as one step goes."""
         step, room = Step([], []), self.runner.max_num_tokens
         for seq in seqs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections import abc
 
 from roseinfer.sequence import Sequence
 
@@ -19,11 +19,11 @@ class NGramProposer:
     def warm_up(self) -> None:
         """Do nothing: there is nothing to make ready."""
 
-    def wishes(self, seqs: List[Sequence]) -> list[int]:
+    def wishes(self, seqs: abc.Sequence[Sequence]) -> list[int]:
         """Return how many tokens it can draft for each sequence."""
         return [self.num_tokens if self.place(seq) is not None else 0 for seq in seqs]
 
-    def propose(self, seqs: List[Sequence], most: List[int]) -> list[list[int]]:
+    def propose(self, seqs: abc.Sequence[Sequence], most: abc.Sequence[int]) -> list[list[int]]:
         """Return a draft of most[i] tokens for each of seqs; most[i] is 0 where `wishes` had 0."""
         return [self.draft(seq, n) if n else [] for seq, n in zip(seqs, most, strict=True)]
 

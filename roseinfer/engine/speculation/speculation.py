@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as List
+from collections import abc
 from itertools import takewhile
 from typing import Protocol
 
@@ -26,10 +26,10 @@ class Proposer(Protocol):
     def warm_up(self) -> None:
         """Prepare what the first drafts would otherwise have to make. Call it before the first request."""
 
-    def wishes(self, seqs: List[Sequence]) -> list[int]:
+    def wishes(self, seqs: abc.Sequence[Sequence]) -> list[int]:
         """Return how many tokens it can draft for each sequence."""
 
-    def propose(self, seqs: List[Sequence], most: List[int]) -> list[list[int]]:
+    def propose(self, seqs: abc.Sequence[Sequence], most: abc.Sequence[int]) -> list[list[int]]:
         """Return a draft of up to most[i] tokens for each of seqs, where most[i] is at most what `wishes` returned."""
 
 
@@ -79,7 +79,7 @@ class Speculation(Feature):
             self.scheduler.blocks.trim(seq.seq_id, len(seq))
 
 
-def reserve_drafts(scheduler: Scheduler, step: Step, wishes: List[int]) -> list[int]:
+def reserve_drafts(scheduler: Scheduler, step: Step, wishes: abc.Sequence[int]) -> list[int]:
     """Return how many draft tokens each of a step's first sequences may have, up to its wish, and reserve blocks.
 
     The limits are what is left of the step's tokens, of the sequence's, and of the free blocks. Nothing is preempted
