@@ -66,5 +66,6 @@ def solution(exercise_id: str, changes: Mapping[str, str] | None = None, **names
 def _asked_for(stub: str) -> str:
     """Return the name that a stub defines last."""
     last = ast.parse(stub).body[-1]
-    is_definition = isinstance(last, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
-    return last.name if is_definition else ast.unparse(last).partition(" = ")[0]
+    if isinstance(last, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return last.name
+    return ast.unparse(last).partition(" = ")[0]
