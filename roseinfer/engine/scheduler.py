@@ -154,7 +154,7 @@ class Scheduler:
         return done
 
     def _fail(self, seq: Sequence, step: Step) -> None:
-        """End a sequence that got NO_TOKEN, and let nobody share the blocks in which the cause may stand."""
+        """End a sequence that got NO_TOKEN, and make the blocks that may hold the cause impossible to find."""
         self.blocks.forget_unproven(seq.seq_id)
         own = step.own_error(seq)
         seq.finish_reason, seq.error, seq.is_own_error = "error", own or not_finite(seq), own is not None
