@@ -163,7 +163,7 @@ REFUSED = {
             name = "mine"
 
             def key(self, seq):
-                object.__setattr__(seq.params, "max_tokens", 1)
+                object.__setattr__(seq.params, "most_tokens", 1)
                 return 0
         """,
         "request 0: it gives 1 tokens, ",

@@ -173,7 +173,7 @@ def drops_the_others(self, waiting, room):
 
 
 def shortens_the_first(self, waiting, room):
-    object.__setattr__(waiting[0][-1].params, "max_tokens", 1)
+    object.__setattr__(waiting[0][-1].params, "most_tokens", 1)
     return 0
 
 
