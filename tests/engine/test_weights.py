@@ -154,6 +154,7 @@ def test_quantized_logits_are_close(name):
 SHAPES = [(1, 1), (3, 5), (97, 31), (130, 33), (256, 192)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
 @pytest.mark.parametrize(
     ("layer", "shape"),

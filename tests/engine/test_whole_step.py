@@ -65,6 +65,7 @@ def steps(engine: Engine, lengths: list[int], tokens: Iterable[torch.Tensor] = (
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantization", [None, "int8", "int4"])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_step_gives_what_the_modules_give(name, quantization):

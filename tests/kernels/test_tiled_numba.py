@@ -46,6 +46,7 @@ def test_every_value_of_bfloat16_is_found_in_its_pair(depth):
         assert torch.equal(pairs[m // TILE, :, m % TILE].flatten(), row)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("num_rows", "depth"), SHAPES)
 def test_it_is_the_product(num_rows, depth, dtype):

@@ -78,6 +78,7 @@ def test_a_step_with_right_drafts_gives_five_tokens_on_any_model(model, monkeypa
     assert [seq.output_ids for seq in ours] == [seq.output_ids for seq in theirs]
 
 
+@pytest.mark.slow
 def test_tokens_are_those_of_both_oracles():
     model = small_model()
     stage, seqs, _ = run(Speculative, model, [*prompts_of(LENGTHS, 97), REPEATING])

@@ -38,6 +38,7 @@ def test_rows_are_counted_as_often_as_they_are_taken_whole_or_by_element():
     assert (k_times[1, 2, 0], k_times.sum()) == (3, 3) and (v_times[1, 3, 1], v_times.sum()) == (1, 1)
 
 
+@pytest.mark.slow
 def test_a_compiled_loop_is_counted_by_its_python():
     case = paged_case([3])
     k_times, _ = count_rows(compiled(torch.float32), case)

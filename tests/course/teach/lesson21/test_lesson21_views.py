@@ -74,6 +74,7 @@ def test_the_share_of_all_reduces_counts_two_per_layer(tiny):
     assert (rows["share, %"] > 0).all() and (rows["share, %"] < 100).all()
 
 
+@pytest.mark.slow
 def test_an_own_layer_runs_on_rank_0(tiny):
     calls = []
 
