@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -83,7 +84,7 @@ def test_it_streams_the_offline_text_and_tells_its_times(page):
     page.locator("#timing").filter(has_text="tokens/s after it").wait_for()
     assert page.locator("#answer").text_content() == "Return a new" + offline("Return a new", 40)
     assert page.locator("#model").text_content() == "tiny"
-    page.wait_for_function("document.getElementById('ttft50').textContent !== '-'")
+    page.locator("#ttft50").filter(has_text=re.compile(r"\d")).wait_for()  # the page lets no waiting script in
     page.locator("#num_requests").filter(has_text="0").wait_for()
     assert int(page.locator("#free").text_content()) + int(page.locator("#cached").text_content()) == 64
     assert page.locator("#line").get_attribute("points")
@@ -99,7 +100,7 @@ def test_it_shows_what_runs_and_stop_aborts_it(page, server):
         gate.let(5)
         page.locator("#running").filter(has_text="1").wait_for()
         page.locator("#requests").filter(has_text="of at most 480 out").wait_for()
-        page.wait_for_function("document.getElementById('answer').textContent.length > 4")
+        page.locator("#answer").filter(has_text=re.compile(r".{5}", re.DOTALL)).wait_for()
         assert page.locator("#held").text_content() == "1" and page.locator("#go").is_disabled()
         page.screenshot(path=SCRATCH / "server, running.png", full_page=True)
         page.click("#cancel")

@@ -29,7 +29,7 @@ def mistake_of(file: EntryFile, workload: Workload) -> str | None:
         lengths = [(len(request.prompt), request.max_tokens) for request in requests]
         for step, _ in enumerate(run_in_places(made, lengths, hand_over)):
             if step == MOST_STEPS:
-                return f"after {MOST_STEPS:,} steps some of the {len(requests)} requests have not ended"
+                return f"after {MOST_STEPS:,} steps not all requests have ended"
         tokens = places.tokens_in_order()
     except NoEntry as error:
         return f"file {file.path}: {error}"

@@ -293,7 +293,7 @@ test_wrong_entries = wrong_answers(
             "it is the entry that `roseinfer contest new` writes",
         ),
         "wrong tokens": (STAGE.format("next_tokens = lambda self, seqs: [7] * len(seqs)"), ": token 1 is wrong"),
-        "no end": (STAGE.format("has_work, add, step = True, print, print"), "requests have not ended"),
+        "no end": (STAGE.format("has_work, add, step = True, print, print"), "not all requests have ended"),
     },
 )
 SETTINGS = "from course.contest import Settings\nclass Mine(Settings):\n    settings = {}\n"
