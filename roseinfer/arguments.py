@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any, TypeGuard, TypeVar
 
@@ -27,8 +27,9 @@ def require_count(argument: str, value: object, at_least: int, at_most: int | No
 
 
 def each_once(argument: str, values: Sequence[T], at_least: int = 1) -> Sequence[T]:
-    """Return the values. Raises ValueError, naming the argument, for one that is there twice and for too few."""
-    if isinstance(values, str) or len(values) < at_least or len(set(values)) != len(values):
+    """Return the values. Raises ValueError, naming the argument, for no list, one that is there twice and too few."""
+    is_list = isinstance(values, Collection) and not isinstance(values, str)
+    if not is_list or len(values) < at_least or len(set(values)) != len(values):
         raise ValueError(f"{argument} must be a list with each value once, got {values!r}")
     return values
 

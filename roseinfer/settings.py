@@ -80,6 +80,8 @@ class Settings:
         for own in fields(self):
             value, about = getattr(self, own.name), own.metadata
             if value is None:
+                if own.default is not None:
+                    raise ValueError(f"{own.name} must have a value, got None")
                 if about.get("instead"):
                     object.__setattr__(self, own.name, about["instead"]())
             elif about.get("check"):

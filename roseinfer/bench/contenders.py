@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.generate import begin, decode_step
-from roseinfer.models import Model, to_hf
+from roseinfer.models import Model, model_config, to_hf
 from roseinfer.profiling import MODEL_OPS, bytes_copied, trace_once
 from roseinfer.profiling.clock import Clock, device_clock, seconds_of
 from roseinfer.profiling.step_bound import products_seconds
@@ -26,6 +26,16 @@ from .interleave import Contender, OnStep, Run
 from .race_setting import HF_NAMES
 
 Counted = TypeVar("Counted")
+
+
+def require_fit(spec: str, prompt_len: int, max_tokens: int) -> None:
+    """Raise ValueError, naming both lengths, unless the model has positions for a prompt and its output."""
+    num_tokens, allowed = prompt_len + max_tokens, model_config(spec).max_model_len
+    if num_tokens > allowed:
+        raise ValueError(
+            f"prompt_len={prompt_len} + max_tokens={max_tokens} is {num_tokens} tokens, "
+            f"allowed: max_model_len={allowed}"
+        )
 
 
 class ContenderFailed(RuntimeError):

@@ -17,6 +17,7 @@ from roseinfer.profiling.progress import OnProgress
 from roseinfer.profiling.spans import SpanTimes, TimedSpan, listening
 from roseinfer.sequence import SamplingParams
 
+from .contenders import require_fit
 from .interleave import race
 from .ladder import random_prompts
 from .provenance import describe_host, where
@@ -66,8 +67,12 @@ class HostResult(MachineResult):
 
 
 def host_times(setting: Host, on_progress: OnProgress | None = None) -> HostResult:
-    """Time the host's share of each decode step of the engine, batch sizes in turn, after a warm-up of each."""
+    """Time the host's share of each decode step of the engine, batch sizes in turn, after a warm-up of each.
+
+    Raises ValueError for prompts and outputs that are too long for the model.
+    """
     batch_sizes, max_tokens = setting.batch_sizes, setting.max_tokens
+    require_fit(setting.model, setting.prompt_len, max_tokens)
     # Steps in turn, on a GPU too: only then do a step's parts add up.
     llm = LLM(
         setting.model,

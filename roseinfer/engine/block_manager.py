@@ -22,7 +22,7 @@ SEQS_PER_SPARE_BLOCK = 8
 class BlockManager:
     """num_blocks blocks of block_size tokens, for max_num_seqs sequences of at most max_blocks blocks each.
 
-    prefix_cache: None where every sequence computes all of its blocks itself. Answers the questions that BlockTables
+    prefix_cache: None where only the samples of one prompt share blocks. Answers the questions that BlockTables
     answers, as a pool with one table.
     """
 

@@ -120,6 +120,7 @@ class EngineMetrics(Feature):
         self.times = Timekeeper()
         self.num_steps = self.num_tokens = self.num_new_tokens = 0
         self.num_drafted = self.num_accepted = 0
+        self._num_gifts = 0  # how often a step gave a sequence tokens
         self.history: deque[StepRecord] = deque(maxlen=HISTORY)
         self._scheduler = scheduler
 
@@ -140,6 +141,7 @@ class EngineMetrics(Feature):
         self.num_steps += 1
         self.num_tokens += num_tokens
         self.num_new_tokens += num_new
+        self._num_gifts += sum(map(bool, step.num_given))
         self.history.append(record)
         self.times.begin_step(step.seqs, step.scheduled)
         self.times.end_step(record, step.seqs, step.num_given)
@@ -162,9 +164,7 @@ class EngineMetrics(Feature):
             "new_tokens": self.num_new_tokens,
             "drafted": self.num_drafted,
             "accepted": self.num_accepted,
-            "tokens_per_step": self.num_new_tokens / (self.num_new_tokens - self.num_accepted)
-            if self.num_new_tokens
-            else None,
+            "tokens_per_step": self.num_new_tokens / self._num_gifts if self._num_gifts else None,
             "preemptions": self._scheduler.num_preemptions,
             "prefix_cache_hit_rate": cache.hit_rate if cache else None,
             "running": len(self._scheduler.running),

@@ -54,7 +54,7 @@ class KVPool:
 class Runner:
     """Holds what stays the same from step to step: weights, pool, input buffers, the attention's result, decode graphs.
 
-    enforce_eager: start every step operation by operation, without graphs. overlap: steps may be launched while the one
+    enforce_eager: make no graphs. overlap: steps may be launched while the one
     before is in flight; a CPU, which would compute them in turn, needs a thread for it. max_num_rows: how many tokens a
     step chooses at most, None for one of each sequence.
     """

@@ -109,9 +109,10 @@ class Scheduler:
         return step if step.seqs else None
 
     def commit(self, step: Step, tokens: list[int]) -> list[Sequence]:
-        """Append a step's tokens, one for each of step.rows, and return the sequences that have a new token or ended.
+        """Append a step's tokens and return the sequences that have a new token or ended.
 
-        The tokens that the step computed count as cached from now on. A sequence that its token finishes gives back its
+        tokens: one for each of step.rows; those after a draft that does not hold are dropped. What the step computed of
+        the text counts as cached from now on. A sequence that its token finishes gives back its
         blocks, and so does one that gets NO_TOKEN: it ends with an error.
 
         A sequence that ended or was preempted since the step was scheduled gets nothing: its token is dropped.
@@ -136,7 +137,7 @@ class Scheduler:
             step.num_given.append(len(seq.token_ids) - num_before)
             if seq.logprobs is not None:  # those of all rows were reported
                 del seq.logprobs[len(seq.token_ids) - seq.num_prompt_tokens :]
-            # 2. What the step computed is cached: of a cut prompt so many tokens more, else all but the newest token.
+            # 2. What it computed of the text is cached: of a cut prompt n tokens more, else all but the newest token.
             is_cut = not given
             seq.num_cached_tokens = seq.num_cached_tokens + n if is_cut else len(seq.token_ids) - (not seq.error)
             if seq.error is None and (n > 1 or not seq.num_cached_tokens % size):

@@ -24,9 +24,9 @@ class StepRecord(NamedTuple):
     scheduled: when the scheduler began to put the step together. inference_begin: when it was handed over to be run.
     inference_end: when its tokens were on the host. finish: when its sequences had them.
 
-    num_tokens: how many it computed. num_new_tokens: how many it chose. num_running, num_waiting: how many sequences
-    ran and waited as it was put together. For another engine's step perhaps only finish is known; the rest is None
-    then. The type is Any and leaves None out: a step of this engine has them all, and needs no check.
+    num_tokens: how many it computed. num_new_tokens: how many its sequences got. num_running, num_waiting: how many
+    sequences ran and waited as it was put together. For another engine's step perhaps only finish is known; the rest is
+    None then. The type is Any and leaves None out: a step of this engine has them all, and needs no check.
     """
 
     scheduled: float | Any

@@ -68,7 +68,7 @@ NOT_TAKEN = {
     "enable_chunked_prefill": "it is always on: max_num_batched_tokens is the size of a chunk",
     "disable_log_stats": "nothing is logged: outputs have metrics",
     "speculative_config": "use speculative, such as {'method': 'ngram', 'num_tokens': 4}",
-    "compilation_config": "graphs are on, unless enforce_eager or tensor_parallel_size > 1",
+    "compilation_config": "the engine decides: see enforce_eager",
     "hf_overrides": "change config.json in a copy of the folder",
     "hf_token": "set HF_TOKEN",
     "limit_mm_per_prompt": "models here read text alone",

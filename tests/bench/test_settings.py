@@ -11,6 +11,7 @@ import pytest
 from roseinfer.bench.settings import Chunks, Executors, Host, Ladder, Memory, Offline, Online, Serve, Workload
 from roseinfer.settings import NATURAL, POSITIVE, SIZES, Settings
 
+WRONG_LISTS = {"Sequence[int]": [(4, "a list with each value once, got 4")]}
 ALL = (Ladder, Offline, Online, Chunks, Memory, Host, Executors, Serve)
 
 
@@ -45,11 +46,14 @@ def test_the_share_of_the_requests_that_runs():
 def test_every_count_and_every_list_of_sizes_is_checked(settings: type[Settings]):
     wrong = {NATURAL: [(-1, "at least 0, got -1")], POSITIVE: [(0, "at least 1, got 0"), (True, "got True")]}
     wrong |= {SIZES: [([0], "at least 1, got 0"), ([], "each value once"), ([8, 8], "each value once")]}
-    checks = {own.name: own.metadata.get("check") for own in fields(settings) if own.type in ("int", "List[int]")}
+    checks = {own.name: own.metadata.get("check") for own in fields(settings) if own.type in ("int", "Sequence[int]")}
     assert {name for name, check in checks.items() if not check} == ({"port", "seed"} if settings is Serve else set())
     assert {name for name, check in checks.items() if check is NATURAL} <= {"seed", "prefix_len"}
     for own in fields(settings):
-        for value, message in wrong.get(own.metadata.get("check"), ()):
+        if own.default is not None:
+            with pytest.raises(ValueError, match=f"^{own.name} must have a value, got None"):
+                settings(**{own.name: None})
+        for value, message in [*wrong.get(own.metadata.get("check"), ()), *WRONG_LISTS.get(str(own.type), ())]:
             with pytest.raises(ValueError, match=f"^{own.name} must be .*{message}"):
                 settings(**{own.name: value})
 

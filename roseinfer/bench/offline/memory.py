@@ -14,10 +14,10 @@ from roseinfer.arguments import counted
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.display.measured import Measured
 from roseinfer.display.text_table import Column, TextTable
-from roseinfer.models import ModelLoadError, model_config
+from roseinfer.models import ModelLoadError
 from roseinfer.planning.sizes import PlannedEngine
 
-from ..contenders import ContenderFailed
+from ..contenders import ContenderFailed, require_fit
 from ..race_setting import ENGINE, RaceSetting
 from ..settings import Memory
 from .contenders import engine
@@ -69,12 +69,7 @@ def peak_memory(run: Memory) -> PeakMemory:
     Raises ValueError for a text that is too long for the model, ModelLoadError for a model that cannot be loaded, and
     ContenderFailed, with the last line of that process, when it fails otherwise.
     """
-    num_tokens, allowed = run.prompt_len + run.max_tokens, model_config(run.model).max_model_len
-    if num_tokens > allowed:
-        raise ValueError(
-            f"prompt_len={run.prompt_len} + max_tokens={run.max_tokens} is {num_tokens} tokens, "
-            f"allowed: max_model_len={allowed}"
-        )
+    require_fit(run.model, run.prompt_len, run.max_tokens)
     sizes = PlannedEngine(
         model=run.model,
         num_blocks=_setting(run).num_blocks(run.batch_size),

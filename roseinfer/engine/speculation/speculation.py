@@ -108,7 +108,8 @@ def settle_drafts(scheduler: Scheduler, step: Step) -> int:
     num_accepted = 0
     for seq, draft, num_given in zip(step.seqs, step.drafts, step.num_given, strict=True):
         if draft:
-            num_accepted += max(0, num_given - (not seq.error))  # the last token is no draft's
+            given = seq.token_ids[len(seq) - num_given :]
+            num_accepted += sum(token == guess for token, guess in zip(given, draft, strict=False))
             if seq.seq_id in scheduler.blocks:
                 scheduler.blocks.trim(seq.seq_id, seq.num_cached_tokens)
     return num_accepted

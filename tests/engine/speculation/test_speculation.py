@@ -162,6 +162,20 @@ def test_a_stop_token_ends_it_wherever_in_a_draft_it_is(small, prompts, wanted, 
     run(engine, [seq])
     assert seq.output_ids == wanted[1][: at + 1] and seq.finish_reason == "stop"
     assert engine.metrics.num_new_tokens == at + 1
+    # The first token comes with the prompt; the fifth after it, and one that max_tokens makes the last, are no draft's.
+    assert engine.metrics.num_accepted == at - at // 5 - (at == 8)
+    assert engine.metrics.counters()["tokens_per_step"] == (at + 1) / (1 + -(-at // 5))
+
+
+def test_a_step_that_ends_with_an_error_gave_the_drafts_before_it(small, prompts, wanted):
+    def fails_later(output_ids, logits):
+        return logits[:0] if len(output_ids) == 3 else logits  # of another shape
+
+    seq = Sequence(prompts[1], SamplingParams(max_tokens=9, ignore_eos=True, logits_processors=[fails_later]))
+    engine = scripted_engine(small, right_drafts({seq.seq_id: wanted[1]}))
+    run(engine, [seq])
+    assert seq.output_ids == wanted[1][:3] and seq.finish_reason == "error"
+    assert engine.metrics.num_accepted == 2 and engine.metrics.counters()["tokens_per_step"] == 3 / 2
 
 
 @pytest.mark.parametrize("max_tokens", range(1, 9))
