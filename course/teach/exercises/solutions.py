@@ -35,9 +35,17 @@ def parse_solutions(text: str) -> dict[str, str]:
 
 @cache
 def solutions_of(lesson: str) -> dict[str, str]:
-    """Read exercise id -> source of the solutions of a lesson, such as "01" or "a3"."""
-    [path] = (ROOT / "notebooks" / "solutions").glob(f"{lesson}_*.py")
-    return parse_solutions(path.read_text(encoding="utf-8"))
+    """Read exercise id -> source of the solutions of a lesson, such as "01" or "a3".
+
+    Raises FileNotFoundError where the course has none: the checks compare answers with them.
+    """
+    folder = ROOT / "notebooks" / "solutions"
+    for path in folder.glob(f"{lesson}_*.py"):
+        return parse_solutions(path.read_text(encoding="utf-8"))
+    raise FileNotFoundError(
+        f"{folder.relative_to(ROOT)}/{lesson}_*.py is missing, and the checks compare answers with it: "
+        "git checkout notebooks/solutions"
+    )
 
 
 def solution(exercise_id: str, changes: Mapping[str, str] | None = None, **names: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from course.teach.exercises.as_solved import as_solved, as_solved_by_name
-from course.teach.exercises.solutions import solution
+from course.teach.exercises.solutions import solution, solutions_of
 
 ONE_TOO_FEW = {"for i in preempted": "for i in preempted[1:]"}
 
@@ -18,6 +18,12 @@ def test_a_mistake_has_other_texts_than_the_solution():
 def test_a_text_that_the_solution_does_not_have_is_refused():
     with pytest.raises(ValueError, match="the solution of 14.2 does not have 'youngest'"):
         solution("14.2", {"youngest": "oldest"})
+
+
+def test_a_course_without_solutions_says_what_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr("course.teach.exercises.solutions.ROOT", tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"^notebooks/solutions/99_\*.py is missing, and the checks compare"):
+        solutions_of("99")
 
 
 def test_one_value():
