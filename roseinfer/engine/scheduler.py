@@ -111,9 +111,10 @@ class Scheduler:
     def commit(self, step: Step, tokens: list[int]) -> list[Sequence]:
         """Append a step's tokens and return the sequences that have a new token or ended.
 
-        tokens: one for each of step.rows; those after a draft that does not hold are dropped. What the step computed of
-        the text counts as cached from now on. A sequence that its token finishes gives back its
-        blocks, and so does one that gets NO_TOKEN: it ends with an error.
+        tokens: one for each of step.rows; those after a draft that does not hold are dropped.
+
+        What the step computed of the text counts as cached from now on. A sequence that its token finishes gives back
+        its blocks, and so does one that gets NO_TOKEN: it ends with an error.
 
         A sequence that ended or was preempted since the step was scheduled gets nothing: its token is dropped.
         """
