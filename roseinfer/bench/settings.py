@@ -56,6 +56,11 @@ def above_0(argument: str, values: Sequence[float]) -> None:
         require_positive(argument, value)
 
 
+def each_named_once(argument: str, values: Sequence[str]) -> None:
+    """Raise ValueError, naming the argument, unless it is a list with a value, each there once."""
+    each_once(argument, values)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ladder(Settings):
     """A race of stages on the same prompts.
@@ -318,8 +323,27 @@ class Executors(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DecodeStep(Settings):
+    """One decode step of the engine on the device: its launches, its time, and the least that these and its bytes take.
+
+    On a GPU it is one replay of the step's graph, whose kernels are listed by the time that each takes. On a CPU the
+    operations of the step's recorded graph are counted instead, and the step is timed; what its caches hold it reads
+    faster than it copies, so there a step may take less than its bytes.
+    """
+
+    models: Sequence[str] = flag(
+        ("tiny",), f"{MODEL}; several with commas", check=each_named_once, name="--model", metavar="MODELS"
+    )
+    batch_sizes: Sequence[int] = flag((1, 8, 64), "sequences of a step", check=SIZES, metavar="SIZES")
+    context: int = flag(300, "cached tokens of each sequence", check=POSITIVE)
+    repeats: int = flag(200, "replays of each, one after another", check=POSITIVE)
+    dtype: str = flag("float32", WEIGHTS_AND_CACHE, choices=DTYPES)
+    device: str = device_flag()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Kernels(Settings):
-    """One launch of the attention kernel that lesson 07 writes (on a CPU: that of lesson 09), over long contexts."""
+    """One launch of the attention that the engine uses on this device, for the decode step of long contexts."""
 
     device: str = device_flag()
 

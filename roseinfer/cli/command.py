@@ -36,6 +36,7 @@ LIBRARY_NAMES = {
     "num_decoding": "decoding",
     "precisions": "dtype",
     "dtypes": "dtype",
+    "models": "model",
     "prompt_lens": "prompt_len",
     "output_lens": "output_len",
     "rates": "rate",

@@ -117,16 +117,20 @@ def random_model(
     seed: int = RANDOM_SEED,
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
+    draw_on: str | torch.device = "cpu",
 ) -> Model:
-    """Return a model with seeded weights, initialised as in GPT-2, the same on every machine.
+    """Return a model with seeded weights, initialised as in GPT-2.
 
-    Weights are normal with std 0.02, those of norms 1, biases 0. They are drawn in fp32 on the CPU, one parameter after
-    another, then cast and moved. Raises ValueError, before anything is allocated, when the weights are larger than the
-    memory that is available on the device.
+    Weights are normal with std 0.02, those of norms 1, biases 0. They are drawn in fp32, one parameter after another,
+    then cast and moved: drawn on the CPU they are the same on every machine. draw_on: a GPU needs seconds for billions
+    of weights, where a CPU takes minutes.
+
+    Raises ValueError, before anything is allocated, when the weights are larger than the memory that is available on
+    the device.
     """
     model = empty_model(config)
     _check_fits(model, torch.device(device), dtype)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(draw_on).manual_seed(seed)
     weights = {}
     for name, p in model.named_parameters():
         if name.endswith("bias"):
@@ -134,7 +138,7 @@ def random_model(
         elif p.dim() == 1:
             weight = torch.ones(p.shape)
         else:
-            weight = torch.empty(p.shape).normal_(std=0.02, generator=generator)
+            weight = torch.empty(p.shape, device=draw_on).normal_(std=0.02, generator=generator)
         weights[name] = weight.to(device=device, dtype=dtype)
     model.load_state_dict(weights, assign=True)
     return model.requires_grad_(False).eval()

@@ -1,4 +1,4 @@
-"""Times of a launch of attention, with the bytes that it reads."""
+"""Times of attention in a decode step, with the bytes that it reads."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ import pytest
 from devices import DEVICES
 
 from roseinfer.bench.kernel_times import Shape, kernel_times
-from stages.s05_block_table import paged_attention_reference
-from stages.s09_numba_paged import paged_attention_numba
 
 SHAPE = Shape(2, 16, 1, 2, 16, 16, "float32")
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_bytes_of_a_launch_are_those_of_the_cached_keys_and_values(device):
-    kernel = paged_attention_numba if device == "cpu" else paged_attention_reference
-    result = kernel_times(kernel, device, [SHAPE])
+    result = kernel_times(device, [SHAPE])
     (row,) = result.rows
     assert row["kv_bytes"] == 2 * 2 * 16 * 1 * 16 * 4  # K and V, sequences, tokens, KV heads, head size, fp32
     assert row["bandwidth_share"] > 0 and min(result.samples[0]) <= row["seconds"] <= max(result.samples[0])

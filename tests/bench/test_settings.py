@@ -8,11 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from roseinfer.bench.settings import Chunks, Executors, Host, Ladder, Memory, Offline, Online, Serve, Workload
+from roseinfer.bench.settings import (
+    Chunks,
+    DecodeStep,
+    Executors,
+    Host,
+    Kernels,
+    Ladder,
+    Memory,
+    Offline,
+    Online,
+    Serve,
+    Workload,
+)
 from roseinfer.settings import NATURAL, POSITIVE, SIZES, Settings
 
 WRONG_LISTS = {"Sequence[int]": [(4, "a list with each value once, got 4")]}
-ALL = (Ladder, Offline, Online, Chunks, Memory, Host, Executors, Serve)
+ALL = (Ladder, Offline, Online, Chunks, Memory, Host, Executors, DecodeStep, Kernels, Serve)
 
 
 @pytest.mark.parametrize("settings", ALL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from course.posts.data import post_facts
+from roseinfer import benchmark_scheduler
 from roseinfer.cli.main import parser
 from roseinfer.paths import ROOT
 
@@ -25,7 +28,7 @@ def dry_run(tmp_path: Path) -> subprocess.CompletedProcess[str]:
     return dry_run_in(tmp_path)
 
 
-def dry_run_in(tmp_path: Path, without_xdist: bool = False) -> subprocess.CompletedProcess[str]:
+def dry_run_in(tmp_path: Path, without_xdist: bool = False, **variables: str) -> subprocess.CompletedProcess[str]:
     (tmp_path / "tools/shell").mkdir(parents=True)
     shutil.copy(SCRIPT, tmp_path / "tools/shell")
     (tmp_path / "tests/engine").mkdir(parents=True)
@@ -37,7 +40,7 @@ def dry_run_in(tmp_path: Path, without_xdist: bool = False) -> subprocess.Comple
     return subprocess.run(
         ["sh", "tools/shell/gpu_report.sh"],
         cwd=tmp_path,
-        env={"PATH": "/usr/bin:/bin", "PY": str(python), "NO_XDIST": str(int(without_xdist))},
+        env={"PATH": "/usr/bin:/bin", "PY": str(python), "NO_XDIST": str(int(without_xdist)), **variables},
         capture_output=True,
         text=True,
     )
@@ -46,27 +49,66 @@ def dry_run_in(tmp_path: Path, without_xdist: bool = False) -> subprocess.Comple
 def test_every_command_is_one_that_there_is(dry_run: subprocess.CompletedProcess[str]):
     tests, *commands = dry_run.stdout.splitlines()
     assert tests.startswith("-m pytest -q -m gpu --confcutdir=tests ")
+    parsers = {"roseinfer": parser(), "roseinfer.benchmark_scheduler": benchmark_scheduler.parser()}
     for command in commands:
-        arguments = parser().parse_args(command.removeprefix("-m roseinfer ").split())
-        assert arguments.device == "cuda"
+        _, module, *arguments = command.split()
+        assert parsers[module].parse_args(arguments).device == "cuda"
+    assert {command.split()[1] for command in commands} == parsers.keys()
+
+
+@pytest.mark.parametrize("post", ["000", "004"])
+def test_a_posts_command_has_its_arguments(post: str, dry_run: subprocess.CompletedProcess[str]):
+    own = shlex.split(post_facts(post)["command"].replace("--profile", ""))[3:]
+    ours = [line.split() for line in dry_run.stdout.splitlines() if f"/post-{post}" in line]
+    left_out = {"--checkpoint-path", "--tokenizer-name", "--hf-model-id", "--repeat-runs", "--paged-attn"}
+    asked = {flag for flag in own if flag.startswith("--")} - left_out
+    for words in ours:
+        assert asked <= {*words}
+        for flag in asked:
+            value = own[own.index(flag) + 1 : own.index(flag) + 2]
+            assert not value or value[0].startswith("--") or words[words.index(flag) + 1] == value[0]
+    assert ours
 
 
 def test_it_runs_the_files_that_hold_cases_of_a_gpu_with_what_the_machine_has(tmp_path: Path):
-    for without_xdist, workers in ((False, "-n auto --maxprocesses 8 --dist worksteal "), (True, "")):
+    for without_xdist, workers in ((False, "-n auto --maxprocesses 14 --dist worksteal "), (True, "")):
         tests, *_ = dry_run_in(tmp_path / str(without_xdist), without_xdist).stdout.splitlines()
         assert tests == f"-m pytest -q -m gpu --confcutdir=tests {workers}tests/engine/test_engine_on_devices.py"
 
 
 def test_results_lie_where_lessons_look_for_them(dry_run: subprocess.CompletedProcess[str]):
     files = [word for word in dry_run.stdout.split() if word.startswith("data/")]
-    for pattern in ("runs/a100/ladder*.json", "runs/a100/kernels*.json", "runs/a100/online*.json", "traces/a100"):
+    for pattern in (
+        "runs/a100/ladder*.json",
+        "runs/a100/kernels*.json",
+        "runs/a100/online*.json",
+        "runs/a100/step*.json",
+        "traces/a100",
+    ):
         assert any(fnmatch(file, f"data/{pattern}") for file in files)
 
 
 def test_a_failure_is_named_at_the_end_and_the_rest_is_run(dry_run: subprocess.CompletedProcess[str]):
-    assert dry_run.returncode == 1 and "bench executors" in dry_run.stdout
+    assert dry_run.returncode == 1 and "tensorboard" in dry_run.stdout
     *_, title, failed = dry_run.stderr.splitlines()
-    assert title == "gpu-report: failed:" and " bench host " in failed
+    assert title == "gpu-report: not done:" and " bench host " in failed
+    assert failed.startswith("    exit status not 0: ")
+
+
+def test_what_has_no_time_left_is_named_and_not_begun(tmp_path: Path):
+    done = dry_run_in(tmp_path, GPU_REPORT_SECONDS="0")
+    assert done.returncode == 1 and done.stdout == ""
+    _, *left_out = done.stderr.partition("not done:\n")[2].splitlines()
+    assert left_out and all(line.startswith("    no time left: ") for line in left_out)
+
+
+def test_a_tool_that_is_not_there_is_said(dry_run: subprocess.CompletedProcess[str]):
+    assert "no compute-sanitizer on the PATH" in dry_run.stderr
+
+
+def test_results_go_to_another_folder_where_one_is_named(tmp_path: Path):
+    done = dry_run_in(tmp_path, GPU_REPORT_DATA=str(tmp_path / "out"))
+    assert f"--output {tmp_path}/out/runs/a100/kernels.json" in done.stdout and " data/" not in done.stdout
 
 
 @pytest.mark.slow

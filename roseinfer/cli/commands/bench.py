@@ -17,6 +17,7 @@ from roseinfer.bench.settings import (
     OF_ONE_SERVER,
     OFFLINE,
     Chunks,
+    DecodeStep,
     Executors,
     Host,
     Kernels,
@@ -29,7 +30,7 @@ from roseinfer.cli.command import no_file
 from roseinfer.cli.flags import add_flags, settings_of
 from roseinfer.cli.output import LAST_LINE, add_output, check_output, deliver
 from roseinfer.cli.progress import shown_progress
-from roseinfer.cli.repository import chosen_stages, stages_package
+from roseinfer.cli.repository import chosen_stages
 from roseinfer.planning.definitions import definitions_text
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ EXAMPLES = (
     "roseinfer bench memory --model random:gpt2 --batch-size 64",
     "roseinfer bench host --batch-sizes 1,8,64",
     "roseinfer bench executors --batch-sizes 1,8,64",
+    "roseinfer bench step --model random:gpt2 --dtype bfloat16",
     "roseinfer bench kernels",
 )
 LONG = {
@@ -71,6 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         (Memory, memory),
         (Host, host),
         (Executors, executors),
+        (DecodeStep, step),
         (Kernels, kernels),
     ):
         name, about = run_it.__name__, inspect.getdoc(settings) or ""
@@ -250,14 +253,21 @@ def executors(args: argparse.Namespace) -> None:
     show(args, measured(executor_times, s))
 
 
+def step(args: argparse.Namespace) -> None:
+    s = settings_of(DecodeStep, args)
+    from roseinfer.bench.decode_step import decode_steps
+    from roseinfer.cli.memory_check import require_memory
+
+    for model in s.models:
+        require_memory("--batch-sizes", max(s.batch_sizes), s.context + 1, model=model, dtype=s.dtype, device=s.device)
+    with shown_progress("one step of each batch size"):
+        result = decode_steps(s)
+    show(args, result)
+
+
 def kernels(args: argparse.Namespace) -> None:
     from roseinfer.bench.kernel_times import kernel_times
 
-    device = settings_of(Kernels, args).device
-    if device.startswith("cuda"):
-        kernel = stages_package().s07_triton_paged.paged_attention_triton
-    else:
-        kernel = stages_package().s09_numba_paged.paged_attention_numba
     with shown_progress("one launch of each shape"):
-        result = kernel_times(kernel, device)
+        result = kernel_times(settings_of(Kernels, args).device)
     show(args, result)
