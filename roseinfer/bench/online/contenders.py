@@ -129,8 +129,10 @@ def managed(
     """Yield a manager that takes requests; afterwards its thread has ended."""
     from transformers import ContinuousBatchingConfig, GenerationConfig
 
+    # Older versions of transformers say block_size.
+    page_size = getattr(ContinuousBatchingConfig, "page_size", None) or ContinuousBatchingConfig.block_size
     config = ContinuousBatchingConfig(
-        num_blocks=setting.num_blocks(max_num_seqs, ContinuousBatchingConfig.page_size),
+        num_blocks=setting.num_blocks(max_num_seqs, page_size),
         max_batch_tokens=budget,
         max_requests_per_batch=max_num_seqs,
     )
