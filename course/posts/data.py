@@ -1,12 +1,12 @@
-"""The posts' own tables, kept as data, to stand beside what this machine just measured."""
+"""What is kept as data to stand beside what this machine measures: the posts' own tables, and results of benchmarks."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from roseinfer.display.table import Table
 from roseinfer.paths import DATA
@@ -14,6 +14,7 @@ from roseinfer.paths import DATA
 if TYPE_CHECKING:
     import pandas as pd
 
+R = TypeVar("R")
 POSTS = DATA / "posts"
 STATED, COMPUTED, REPOSITORY, INFERRED = "stated", "computed", "repository", "inferred"
 KINDS = {STATED: "stated", COMPUTED: "computed", REPOSITORY: "seen in its public repository", INFERRED: "inferred"}
@@ -96,6 +97,16 @@ def beside_post(post: str, table: str, ours: pd.DataFrame, only: Sequence[str] =
         note=f"the post's machine: {fact_text(facts, 'hardware')}, torch {fact_text(facts, 'torch')}; "
         "its times are another machine's",
     )
+
+
+def results(kind: Callable[..., R], folder: Path, pattern: str, command: str) -> Iterator[tuple[Path, R]]:
+    """Read the files of `folder` that match. Raises ValueError for a file that is no result of this kind."""
+    for path in sorted(folder.glob(pattern)):
+        try:
+            yield path, kind(**json.loads(path.read_text(encoding="utf-8")))
+        except (TypeError, ValueError) as error:
+            where = f"data/{path.relative_to(folder).as_posix()}"
+            raise ValueError(f"{where} is no result as `{command}` writes it: {error}") from error
 
 
 def _folder(post: str) -> Path:

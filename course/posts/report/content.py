@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 EQUAL, EXPLAINED, DIFFERENT = "equal", "explained", "different"
+RECORDED = "Recorded on GPUs"  # the section of what was not measured here
 Exact = int | float | str
 
 

@@ -17,7 +17,8 @@ from roseinfer.stage import Stage
 
 from ..data import post_facts
 from .content import NotRun, PostReport
-from .template import Values, templates, written
+from .recorded import recorded_grids
+from .template import Values, recorded_section, templates, written
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ class Setting:
     ) -> PostReport:
         """Make the finished report, with where and when it ran. measured: the values of each section's template."""
         sections = [written(template, values) for template, values in zip(templates(post), measured, strict=True)]
+        if recorded := recorded_grids(post):
+            sections.append(recorded_section(recorded))
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         arguments = {"device": str(self.device), "quick": self.quick, **arguments}
         return PostReport(

@@ -21,7 +21,7 @@ from roseinfer.display.number_text import exact, verbatim
 from roseinfer.display.text_table import TextTable, markdown_text
 
 from ..data import fact_text, source_of
-from .content import DIFFERENT, Fact, Grid, Image, PostReport, Section, Time
+from .content import DIFFERENT, RECORDED, Fact, Grid, Image, PostReport, Section, Time
 from .tables import different_table, facts_table, grid_table, not_run_table, notes, times_table
 
 POSTS = Path(__file__).parents[1]
@@ -95,6 +95,12 @@ def written(template: str, values: Values) -> Section:
     named = [replace(grid, title=title) for grid, title in zip(grids, titles, strict=True)]
     title = text.splitlines()[0].removeprefix("## ")
     return Section(title, text, facts, times, named, images, values.get("samples", {}))
+
+
+def recorded_section(grids: Mapping[str, Grid]) -> Section:
+    """Write the section of what was recorded elsewhere. grids: each table by its title."""
+    template = (POSTS / "report" / "recorded.md").read_text(encoding="utf-8")
+    return written(template, {"title": RECORDED, "recorded": grids})
 
 
 def _noted(title: str, rows: Sequence[Fact] | Sequence[Time], table_of: Any) -> Markdown:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import html
-import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
+from course.posts.data import results
 from roseinfer.display.view import View, card
 from roseinfer.paths import DATA
 
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from roseinfer.bench.ladder_result import LadderResult
     from roseinfer.profiling import Trace
     from roseinfer.stage import Stage
-
-R = TypeVar("R")
 
 
 @dataclass(frozen=True, repr=False)
@@ -88,16 +85,6 @@ def recorded_trace(stage: type[Stage] | str, folder: Path = DATA) -> Trace | Non
     name = stage if isinstance(stage, str) else stage.name
     found = [Trace.load(path) for path in folder.glob(f"traces/*/{name}/*.json.gz")]
     return max(found, key=lambda trace: trace.metadata["recorded_at"], default=None)
-
-
-def results(kind: type[R], folder: Path, pattern: str, command: str) -> Iterator[tuple[Path, R]]:
-    """Read the files of `folder` that match. Raises ValueError for a file that is no result of this kind."""
-    for path in sorted(folder.glob(pattern)):
-        try:
-            yield path, kind(**json.loads(path.read_text(encoding="utf-8")))
-        except (TypeError, ValueError) as error:
-            where = f"data/{path.relative_to(folder).as_posix()}"
-            raise ValueError(f"{where} is no result as `{command}` writes it: {error}") from error
 
 
 def label(result: LadderResult | KernelTimes) -> str:
