@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from roseinfer.arguments import counted
-from roseinfer.hardware import cpu, cpu_memory
+from roseinfer.hardware import TRITON_SINCE, cpu, cpu_memory, dotted
 from roseinfer.paths import ROOT, TINY, has_course
 
 TINY_FILES = ("config.json", "model.safetensors", "tokenizer.json")
@@ -181,6 +181,11 @@ def probe_triton() -> Check:
     if lacking:
         absent, fix = lacking
         return Check("Triton", f"{version}, no {absent}", "note", "its kernels cannot be launched", fix)
+    import torch
+
+    if (has := torch.cuda.get_device_capability()) < TRITON_SINCE:
+        means = f"it compiles for compute capability {dotted(TRITON_SINCE)} and higher"
+        return Check("Triton", f"{version}, GPU of {dotted(has)}", "note", means, "use device cpu, or another GPU")
     return Check("Triton", f"{version}, compiled", "ok", "kernels are compiled for this GPU")
 
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+# Compute capabilities of GPUs: the first with bfloat16 (A100), the first for which Triton compiles (V100).
+BFLOAT16_SINCE, TRITON_SINCE = (8, 0), (7, 0)
 CPUINFO, MEMINFO = Path("/proc/cpuinfo"), Path("/proc/meminfo")
 
 
@@ -22,6 +24,11 @@ def device_name(device: torch.device | str) -> str:
 
     device = torch.device(device)
     return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu()[0]
+
+
+def dotted(capability: tuple[int, int]) -> str:
+    """Write a compute capability as NVIDIA does: 8.0."""
+    return ".".join(map(str, capability))
 
 
 def best_device() -> str:

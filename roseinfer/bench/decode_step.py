@@ -20,7 +20,7 @@ from roseinfer.engine.batch import make_batch
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.step import Step
 from roseinfer.graphs import RecordedGraph, capture
-from roseinfer.models import Model, load_model, model_config, random_model, shape_of
+from roseinfer.models import load_model, model_config
 from roseinfer.models.weights import prepared_copy
 from roseinfer.profiling import decode_floor
 from roseinfer.profiling.clock import device_clock, seconds_of, seconds_of_calls
@@ -130,7 +130,9 @@ def copy_rate(device: torch.device) -> float:
 
 def steps_of(spec: str, setting: DecodeStep, rate: float) -> Iterator[tuple[Row, list[float]]]:
     """Yield the row of each batch size of a model, and its samples. rate: bytes a second that the device moves."""
-    model, num_tokens = model_for(spec, setting), setting.context + 1
+    dtype, num_tokens = getattr(torch, setting.dtype), setting.context + 1
+    # Which random weights there are changes no time.
+    model = prepared_copy(load_model(spec, device=setting.device, dtype=dtype, draw_on=setting.device))
     most = max(setting.batch_sizes)
     engine = Engine(
         model,
@@ -166,14 +168,6 @@ def steps_of(spec: str, setting: DecodeStep, rate: float) -> Iterator[tuple[Row,
             "kernels": kernels,
         }
         yield row, seconds
-
-
-def model_for(spec: str, setting: DecodeStep) -> Model:
-    """Load a model as the engine has it. Random weights are drawn on the device: which ones, no time depends on."""
-    device, dtype = setting.device, getattr(torch, setting.dtype)
-    if spec.startswith("random:"):
-        return prepared_copy(random_model(shape_of(spec), device=device, dtype=dtype, draw_on=device))
-    return prepared_copy(load_model(spec, device=device, dtype=dtype))
 
 
 def warmed_up(engine: Engine) -> tuple[float, int | None]:

@@ -163,11 +163,15 @@ def _explained(error: Exception) -> tuple[int | None, str]:
         name = (error.name or "roseinfer").split(".")[0]
         fix = "run from a clone of the repository" if name == "stages" else INSTALL
         return (None if name == "roseinfer" else FAILED), f"{name} is not installed: {fix}"
-    from roseinfer.bench.contenders import ContenderFailed  # not before: it imports torch
+    from torch import OutOfMemoryError  # not before: it takes a second
+
+    from roseinfer.bench.contenders import ContenderFailed
     from roseinfer.bench.token_check import TokensDiffer
+    from roseinfer.kernels.triton_mode import TritonUnavailable
     from roseinfer.parallel.process import ProcessEnded
 
-    return (FAILED if isinstance(error, ContenderFailed | TokensDiffer | ProcessEnded) else None), str(error)
+    known = ContenderFailed, TokensDiffer, ProcessEnded, TritonUnavailable, OutOfMemoryError
+    return (FAILED if isinstance(error, known) else None), str(error)
 
 
 class Parser(argparse.ArgumentParser):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -25,13 +27,16 @@ class DecodeGraphs:
 
     On a GPU a size is captured in warm_up or when it first comes, and sizes are few: batches are filled up. On a CPU,
     where padding rows cost more than a graph gains, every size has its own, once it has come RECORD_AFTER times.
+
+    A step that cannot be captured costs the graphs of all sizes that have none yet: they run as they are, and a warning
+    says why.
     """
 
     def __init__(self, step: Compute, inputs: BatchBuffers, max_num_seqs: int, device: torch.device) -> None:
         self.step, self.inputs, self.device = step, inputs, device
         self.on_gpu = device.type == "cuda"
         self.sizes = sizes_up_to(max_num_seqs) if self.on_gpu else list(range(1, max_num_seqs + 1))
-        self.capture_after = 1 if self.on_gpu else RECORD_AFTER
+        self.capture_after: float = 1 if self.on_gpu else RECORD_AFTER
         self.graphs: dict[int, Graph] = {}
         self._times_seen: Counter[int] = Counter()
 
@@ -44,9 +49,8 @@ class DecodeGraphs:
         size = batch.num_rows
         if size not in self.graphs:
             self._times_seen[size] += 1
-            if self._times_seen[size] < self.capture_after:
+            if self._times_seen[size] < self.capture_after or not self.capture(size):
                 return self.step(batch)
-            self.capture(size)
         return self.graphs[size].replay()
 
     def warm_up(self, blocks: BlockManager) -> None:
@@ -63,14 +67,25 @@ class DecodeGraphs:
         for size in sorted({*sizes} - self.graphs.keys(), reverse=True):
             fill_up(self.inputs, 0, size, blocks)
             self.inputs.upload()
-            self.capture(size)
+            if not self.capture(size):
+                return
 
-    def capture(self, size: int) -> None:
-        """Capture a step of this size on what the buffers hold: K and V go to the slots that they name."""
+    def capture(self, size: int) -> bool:
+        """Capture a step of this size on what the buffers hold: K and V go to the slots that they name.
+
+        Returns whether it is captured. If not, no other size is tried.
+        """
         views: dict[str, Any] = self.inputs.views(size, size)[1]
         batch = Batch(**views)
         largest = self.graphs[max(self.graphs)] if self.graphs else None
-        self.graphs[size] = capture(lambda: self.step(batch), self.device, memory=largest)
+        try:
+            self.graphs[size] = capture(lambda: self.step(batch), self.device, memory=largest)
+        except RuntimeError as error:
+            self.capture_after = math.inf
+            why = str(error).partition("\n")[0]
+            warnings.warn(f"decode steps run without a graph where none is captured yet: {why}", stacklevel=2)
+            return False
+        return True
 
 
 def sizes_up_to(max_num_seqs: int) -> list[int]:

@@ -23,6 +23,8 @@ from packaging.version import Version
 from torch.profiler import record_function
 from torch.utils._python_dispatch import _disable_current_modes
 
+from roseinfer.hardware import TRITON_SINCE, device_name, dotted
+
 Mode = Literal["interpret", "compile"]
 VARIABLE = "ROSEINFER_TRITON"
 MODES: tuple[Mode, ...] = ("interpret", "compile")
@@ -71,6 +73,9 @@ def unavailable(device_type: str | None = None) -> str | None:
         return f"the interpreter of Triton {triton} needs numpy<2.4, and {numpy} is here: change either of them"
     if MODE == "compile" and not torch.cuda.is_available():
         return f"{VARIABLE}=compile and no GPU: kernels can be compiled ahead of time here, but not run"
+    if MODE == "compile" and (has := torch.cuda.get_device_capability()) < TRITON_SINCE:
+        needs = f"Triton needs a GPU of compute capability {dotted(TRITON_SINCE)} or higher"
+        return f"{needs}, and {device_name('cuda')} has {dotted(has)}: device='cpu' runs without it"
     if MODE == "compile" and device_type not in (None, "cuda"):
         return (
             f"kernels are compiled for the GPU here, the tensors are on {device_type}: {VARIABLE}=interpret runs them"

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from roseinfer.arguments import counted
-from roseinfer.hardware import devices_here, is_here
+from roseinfer.hardware import BFLOAT16_SINCE, device_name, devices_here, dotted, is_here
 from roseinfer.paths import TINY
 
 from .config import ModelConfig
 from .hf import config_from_hf, weights_from_hf
 from .model import Model
-from .shapes import RANDOM_SHAPES, empty_model, random_model
+from .shapes import RANDOM_SHAPES, check_fits, empty_model, random_model
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 CONFIG_FILES = ["config.json", "generation_config.json"]
@@ -29,7 +29,12 @@ class ModelLoadError(ValueError):
     """A model that cannot be loaded. The message says what is wrong with which file or argument."""
 
 
-def load_model(spec: str, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Model:
+def load_model(
+    spec: str,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+    draw_on: str | torch.device = "cpu",
+) -> Model:
     """Load a model, in eval mode and without gradients.
 
     Args:
@@ -37,14 +42,17 @@ def load_model(spec: str, device: str | torch.device = "cpu", dtype: torch.dtype
             HF format, or a hub id.
         device: where the weights are.
         dtype: of the weights: torch.float32, torch.float16 or torch.bfloat16.
+        draw_on: where random weights are drawn. On the CPU they are the same on every machine; a GPU draws others, and
+            billions of them in seconds.
 
     Raises ModelLoadError (a ValueError) with one line that names the file or argument and what is allowed.
     """
     if dtype not in DTYPES:
         raise ModelLoadError(f"dtype={dtype} is not supported, allowed: {', '.join(map(str, DTYPES))}")
     device = _checked_device(device)
+    _check_bfloat16(dtype, device)
     if spec.startswith("random:"):
-        return _random_model(spec, device, dtype)
+        return _random_model(spec, device, dtype, draw_on)
     return _model_from_folder(_folder(spec, MODEL_FILES), device, dtype)
 
 
@@ -93,6 +101,18 @@ def _checked_device(device: str | torch.device) -> torch.device:
     return device
 
 
+def _check_bfloat16(dtype: torch.dtype, device: torch.device) -> None:
+    """Raise ModelLoadError for bfloat16 on a GPU that lacks it: no kernel could be compiled for it."""
+    if dtype != torch.bfloat16 or device.type != "cuda":
+        return
+    has = torch.cuda.get_device_capability(device)
+    if has < BFLOAT16_SINCE:
+        raise ModelLoadError(
+            f"dtype={dtype} needs a GPU of compute capability {dotted(BFLOAT16_SINCE)} or higher, and "
+            f"{device_name(device)} has {dotted(has)}: use float16 or float32"
+        )
+
+
 def shape_of(spec: str) -> ModelConfig:
     """Return the config of a "random:..." spec, without making its weights. Raises ModelLoadError."""
     shape = RANDOM_SHAPES.get(spec.removeprefix("random:"))
@@ -102,10 +122,10 @@ def shape_of(spec: str) -> ModelConfig:
     return shape
 
 
-def _random_model(spec: str, device: torch.device, dtype: torch.dtype) -> Model:
+def _random_model(spec: str, device: torch.device, dtype: torch.dtype, draw_on: str | torch.device) -> Model:
     shape = shape_of(spec)
     try:
-        return random_model(shape, device=device, dtype=dtype)
+        return random_model(shape, device=device, dtype=dtype, draw_on=draw_on)
     except ValueError as e:
         raise ModelLoadError(f"{spec}: {e}") from e
 
@@ -146,6 +166,7 @@ def _model_from_folder(folder: Path, device: torch.device, dtype: torch.dtype) -
     model = empty_model(config)
     copies: dict[str, Tensor] = {}
     try:
+        check_fits(model, device, dtype)
         for name, weight in weights_from_hf(_read_tensors(folder), config):
             if name in copies:
                 raise ValueError(f"weight {name} is there twice, under names that mean the same")

@@ -129,7 +129,7 @@ def random_model(
     the device.
     """
     model = empty_model(config)
-    _check_fits(model, torch.device(device), dtype)
+    check_fits(model, torch.device(device), dtype)
     generator = torch.Generator(draw_on).manual_seed(seed)
     weights = {}
     for name, p in model.named_parameters():
@@ -144,7 +144,8 @@ def random_model(
     return model.requires_grad_(False).eval()
 
 
-def _check_fits(model: Model, device: torch.device, dtype: torch.dtype) -> None:
+def check_fits(model: Model, device: torch.device, dtype: torch.dtype) -> None:
+    """Raise ValueError if the weights are larger than the memory that is available on the device."""
     needed, free = sum(p.numel() for p in model.parameters()) * dtype.itemsize, available_bytes(device)
     if free is not None and needed > free:
         raise ValueError(f"the weights take {needed:,} bytes in {dtype}, and {device} has {free:,} available")

@@ -35,10 +35,14 @@ def pool_blocks(
     (None: GPU_SHARE) of its memory less what is in use, by the weights for example, and less step_bytes. draft: a model
     with a pool of its own, of as many blocks.
 
-    Raises ValueError for two of the three, a wrong value of one, and a memory that no block fits.
+    Raises ValueError for two of the three, a wrong value of one, a memory that no block fits, and more blocks than a
+    GPU has memory for.
     """
     _check(model, num_kvcache_blocks, kv_cache_memory_bytes, gpu_memory_utilization)
+    pools = [model] if draft is None else [model, draft]
+    block = sum(block_bytes(one.config, block_size, one.dtype.itemsize) for one in pools)
     if num_kvcache_blocks is not None:
+        _require_free(model.device, f"num_kvcache_blocks={num_kvcache_blocks}", num_kvcache_blocks, block)
         return num_kvcache_blocks
     if kv_cache_memory_bytes is not None:
         source, memory = "kv_cache_memory_bytes", kv_cache_memory_bytes
@@ -47,14 +51,27 @@ def pool_blocks(
         source, memory = f"gpu_memory_utilization={share}", max(0, _left_of(model.device, share) - step_bytes)
     else:
         source, memory = "the default of a CPU", CPU_POOL_BYTES
-    pools = [model] if draft is None else [model, draft]
-    block = sum(block_bytes(one.config, block_size, one.dtype.itemsize) for one in pools)
     if memory < block:
         of_both = " in both pools" if draft else ""
         raise ValueError(
             f"{source} gives the KV cache {memory:,} bytes: one block of block_size={block_size} has {block:,}{of_both}"
         )
-    return min(memory // block, most)
+    num_blocks = min(memory // block, most)
+    _require_free(model.device, source, num_blocks, block)
+    return num_blocks
+
+
+def _require_free(device: torch.device, source: str, num_blocks: int, block: int) -> None:
+    """Raise ValueError, naming what asks for so many blocks, if a GPU has no memory for them. block: bytes of one."""
+    if device.type != "cuda":
+        return
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info(device)
+    if num_blocks * block > free:
+        raise ValueError(
+            f"{source} asks for {num_blocks:,} blocks of {block:,} bytes, and {device} has {free:,} bytes free, for at "
+            f"most {free // block:,} blocks"
+        )
 
 
 def bytes_of_steps(model: Model, num_tokens: int, num_rows: int) -> int:

@@ -26,6 +26,7 @@ def triton_on_a_gpu(monkeypatch, tmp_path):
     (tmp_path / "Python.h").touch()
     monkeypatch.setattr(doctor, "installed_version", lambda name: "3.7.1")
     monkeypatch.setattr(doctor, "cuda_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/bin/{name}")
     monkeypatch.setattr(doctor.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)

@@ -135,6 +135,27 @@ def test_eager_when_told_so(gpt2):
     assert engine.runner.graphs is None and all(len(seq.output_ids) == decode_graphs.RECORD_AFTER + 4 for seq in seqs)
 
 
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_step_that_cannot_be_captured_runs_as_it_is_and_a_warning_says_why(gpt2, warm, monkeypatch):
+    tried = []
+
+    def fail(*step: object, **memory: object) -> None:
+        tried.append(step)
+        raise RuntimeError("operation not permitted\nwhen stream is capturing")
+
+    monkeypatch.setattr(decode_graphs, "capture", fail)
+    engine = engine_for(gpt2, [], as_on_gpu=True)
+    engine.runner.graphs.on_gpu = warm  # whose warm-up captures every size
+    seqs = requests(gpt2, (5, 8, 13))
+    with pytest.warns(UserWarning, match=r"without a graph where none is captured yet: operation not permitted$"):
+        engine.warm_up()
+        for seq in seqs:
+            engine.add(seq)
+        run(engine)
+    assert len(tried) == 1 and not engine.runner.graphs.graphs
+    assert_right(gpt2, seqs)
+
+
 def test_a_warm_up_leaves_the_engine_as_it_was(gpt2):
     engine = engine_for(gpt2, [], as_on_gpu=True)
     engine.runner.graphs.on_gpu = True  # so every size is captured

@@ -210,6 +210,7 @@ def test_tensors_on_the_cpu_are_refused_where_kernels_are_compiled(monkeypatch, 
     """On a machine with a GPU a model may be on its CPU all the same."""
     monkeypatch.setattr(triton_mode, "MODE", "compile")
     monkeypatch.setattr(triton_mode.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(triton_mode.torch.cuda, "get_device_capability", lambda: (9, 0))
     triton_mode.unavailable.cache_clear()
     try:
         with pytest.raises(triton_mode.TritonUnavailable, match="the tensors are on cpu: ROSEINFER_TRITON=interpret"):

@@ -38,5 +38,13 @@ def test_a_gpu_pool_has_a_share_of_what_is_left(gpt2_shape, monkeypatch):
     assert pool_blocks(on_gpu, 64, most=10**9, gpu_memory_utilization=0.5) == 20
     assert pool_blocks(on_gpu, 64, most=10**9) == 60 and pool_blocks(on_gpu, 64, most=7) == 7
     assert pool_blocks(on_gpu, 64, most=10**9, step_bytes=5 * one) == 55, "steps need memory, too"
+    for asked, source in (
+        ({"num_kvcache_blocks": 71}, "num_kvcache_blocks=71"),
+        ({"kv_cache_memory_bytes": 71 * one}, "kv_cache_memory_bytes"),
+    ):
+        said = f"^{source} asks for 71 blocks of {one:,} bytes, and cuda has {70 * one:,} bytes free, for at most 70 b"
+        with pytest.raises(ValueError, match=said):
+            pool_blocks(on_gpu, 64, most=10**9, **asked)
+    assert pool_blocks(on_gpu, 64, most=1, num_kvcache_blocks=70) == 70
     with pytest.raises(ValueError, match="^gpu_memory_utilization=0.3 gives the KV cache 0 bytes: one block"):
         pool_blocks(on_gpu, 64, most=7, gpu_memory_utilization=0.3)
