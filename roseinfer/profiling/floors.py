@@ -22,7 +22,7 @@ from torch.nn.functional import linear
 from roseinfer.hardware import device_name
 from roseinfer.kernels.onednn import pack, packed_linear, packs
 
-from .clock import device_clock, seconds_of
+from .clock import seconds_of_calls
 from .facts import Facts, HasFacts
 
 if TYPE_CHECKING:
@@ -318,7 +318,9 @@ def _product_rates(device: str, dtype: torch.dtype) -> tuple[float, ...]:
 
 def _linear_rates(device: str, dtype: torch.dtype, rows: int, width: int, budget: float) -> list[float]:
     """Measure rates with plain weights, and on a CPU also in the order that oneDNN multiplies fastest, if any."""
-    x, weight = (torch.full((n, width), 0.5, device=device, dtype=dtype) for n in (rows, width))
+    # Random values: of equal ones a GPU needs less power, and is faster than a model could be.
+    generator = torch.Generator(device).manual_seed(0)
+    x, weight = (torch.randn(n, width, device=device, generator=generator).to(dtype) for n in (rows, width))
     ways = [lambda: linear(x, weight), *_packed_product(x, weight)]
     for way in ways:
         way()  # warm-up: thread pools, kernel choice
@@ -333,11 +335,15 @@ def _packed_product(x: Tensor, weight: Tensor) -> list[Callable[[], Tensor]]:
 
 
 def passes(work: Callable[[], object], device: str, budget: float) -> list[float]:
-    """Time each pass in seconds: at least 3, then as many as fit, since a neighbour's burst may spoil some."""
-    now = device_clock(torch.device(device))
-    times = [seconds_of(work, now) for _ in range(3)]
+    """Time each pass in seconds: at least 3, then as many as fit, since a neighbour's burst may spoil some.
+
+    On a GPU 10 are launched at once, so that it need not wait for the host between two of them.
+    """
+    where = torch.device(device)
+    at_once = 10 if where.type == "cuda" else 1
+    times = seconds_of_calls(work, where, max(3, at_once))
     while sum(times) < budget and len(times) < MOST_PASSES:
-        times.append(seconds_of(work, now))
+        times += seconds_of_calls(work, where, at_once)
     return times
 
 

@@ -40,7 +40,10 @@ name_failed() { why=$1; shift; failed="$failed
     $why: $*"; }
 roseinfer() { seconds=$1; shift; try "$seconds" "$PY" -m roseinfer "$@" --device cuda; }
 record() { seconds=$1 name=$2; shift 2; roseinfer "$seconds" "$@" --output "$runs/$name.json"; }
-race() { name=$1; shift; record 80 "ladder-$name" ladder --model random:gpt2 --prompt-len 64 "$@"; }
+race() {
+    name=$1; shift
+    record 90 "ladder-$name" ladder --model random:gpt2 --prompt-len 64 --repeats 2 "$@"
+}
 # The posts' own command, with their arguments; random:gpt2 has the shape of their model.
 post() {
     name=$1; shift
@@ -72,7 +75,8 @@ post_004 post-004-s07 --repeat-runs 1 --stage s07
 post post-000 --num-requests 16 --max-new-tokens 16 --do-sample --top-k 40 --top-p 0.9 --stage s03
 record 40 executors bench executors --model random:gpt2 --dtype bfloat16
 record 60 offline-bfloat16 bench offline --model random:gpt2 --contenders hf,engine --dtype bfloat16
-race bfloat16 --dtype bfloat16 --repeats 2
+stages=s01,s02,s03,s04,s06,s07,s10,s11,s13,s16,engine
+race bfloat16 --dtype bfloat16 --stages "$stages"
 record 60 online bench online --model random:gpt2 --dtype bfloat16 --repeats 1
 record 40 host bench host --model random:gpt2 --batch-sizes 1,8,64
 
@@ -87,9 +91,9 @@ fi
 
 # 5. What lessons show as well, as far as the time goes.
 roseinfer 60 tensorboard --stages s07,engine --model random:gpt2 --no-serve --logdir "$traces"
-race bfloat16-batch-64 --dtype bfloat16 --batch-size 64 --repeats 2
+race bfloat16-batch-64 --dtype bfloat16 --batch-size 64 --stages "$stages"
 race static-cache --dtype bfloat16 --stages s13 --hf-static
-record 60 climb ladder --batch-size 16 --prompt-len 32 --max-new-tokens 64
-race float32 --repeats 2
+record 90 climb ladder --batch-size 16 --prompt-len 32 --max-new-tokens 64
+race float32 --stages "$stages"
 
 [ -z "$failed" ] || { echo "gpu-report: not done:$failed" >&2; exit 1; }
