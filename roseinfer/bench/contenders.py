@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.generate import begin, decode_step
 from roseinfer.models import Model, model_config, to_hf
-from roseinfer.profiling import MODEL_OPS, bytes_copied, trace_once
+from roseinfer.profiling import TRANSFERS, bytes_copied, stage_ops, trace_once
 from roseinfer.profiling.clock import Clock, device_clock, seconds_of
 from roseinfer.profiling.step_bound import products_seconds
 from roseinfer.reference import hf_batch
@@ -112,18 +112,20 @@ class StageContender:
     def counts(self, step: int) -> dict[str, int]:
         """Count exactly what decode step `step` (0 is the first one) does: one whole stage.decode, without sampling.
 
-        aten_ops counts every start, those started by other ops included. copies, cats and selects leave out what
-        MODEL_OPS start, so they are the stage's own.
+        aten_ops counts every start, those started by other ops included; it differs from device to device. copies, cats
+        and selects are the stage's own (see stage_ops), and alike on every device. transfers are copies between
+        devices, which a CPU does without.
         """
         # Three runs up to the same step: counting bytes takes ops apart, which would change the op counts.
         trace = self._one_decode(step, trace_once)
-        ops = trace.op_counts(outside=MODEL_OPS)
+        ops = stage_ops(trace)
         moved = self._one_decode(step, bytes_copied)
         return {
             "aten_ops": sum(trace.op_counts().values()),
             "copies": ops["aten::copy_"],
             "cats": ops["aten::cat"],
             "selects": ops["aten::select"],
+            "transfers": ops[TRANSFERS],
             "bytes_copied": moved.copied,
             "bytes_filled": moved.filled,
             "flops": self._one_decode(step, _flops_of),

@@ -11,6 +11,7 @@ from roseinfer.arguments import counted
 from roseinfer.display.measured import MachineResult
 from roseinfer.display.table import Table
 from roseinfer.display.text_table import Column, TextTable
+from roseinfer.profiling import TRANSFERS
 
 from .neighbours import busy_sentence
 from .race_setting import HF_NAMES
@@ -31,6 +32,7 @@ FORMATS = {
     "copies": "{:,}",
     "cats": "{:,}",
     "selects": "{:,}",
+    TRANSFERS: "{:,}",
     "bytes copied": "{:,}",
     "of floor": "{:.1%}",
 }
@@ -52,7 +54,7 @@ IN_TERMINAL = [
 # The story of a race fits a page in six columns: who, how fast, against the first, how near the floor, what it copied,
 # whether it is right.
 SPEED, AGAINST, FLOOR = "tok/s (min..max)", "against the first", "of floor, bound by"
-FOLDED = ["of fastest", "vs previous", "total tok/s", "step ms", "products ms", "aten ops", "copies", "cats", "selects"]
+FOLDED = ["of fastest", "vs previous", "total tok/s", "step ms", "products ms", "aten ops", *COUNTS[:-1], TRANSFERS]
 EXACT = ["stage", *COUNTS, "tokens"]
 
 
@@ -125,7 +127,8 @@ class LadderResult(MachineResult):
             "products alone, as the stage holds them, with reading keys and values, its own copies and what it "
             "computes again, take less than half of it. By its kernels: neither, or they are inside one operation. "
             f"Counts: one whole stage.decode at context {self.floor['context_len']}; aten ops with those that ops "
-            "start, the others without what linear layers, embeddings and fused attention do inside."
+            "start; the others are the stage's own, alike on every device, and transfers, the copies between host and "
+            "device, stand apart."
         )
         rows = {row["stage"] for row in self.rows}
         if HF_NAMES["dynamic"] in rows:
@@ -164,7 +167,7 @@ class LadderResult(MachineResult):
             "of floor": column("floor_share"),
             "bound by": column("bound"),
             "aten ops": column("aten_ops"),
-            **{name: column(name.replace(" ", "_")) for name in COUNTS},
+            **{name: column(name.replace(" ", "_")) for name in (*COUNTS, TRANSFERS)},
             "tokens": column("tokens"),
         }
 
@@ -175,7 +178,7 @@ class LadderResult(MachineResult):
 
         frame = pd.DataFrame(self.columns)
         floats = dict.fromkeys(("vs previous", "vs first"), float)
-        return frame.astype(floats | dict.fromkeys(("aten ops", *COUNTS), "Int64"))
+        return frame.astype(floats | dict.fromkeys(("aten ops", *COUNTS, TRANSFERS), "Int64"))
 
     @cached_property
     def _view(self) -> Table:

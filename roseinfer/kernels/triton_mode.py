@@ -67,10 +67,6 @@ def unavailable(device_type: str | None = None) -> str | None:
     """Return in one line why no Triton kernel can run here, or on tensors of a device ("cpu", "cuda"), else None."""
     if find_spec("triton") is None:
         return "Triton is not installed (it comes for Linux only): every stage without a kernel runs all the same"
-    triton, numpy = version("triton"), version("numpy")
-    if MODE == "interpret" and Version(triton) < Version("3.7") and Version(numpy) >= Version("2.4"):
-        # It makes a loop's bound a Python integer in a way that NumPy no longer allows.
-        return f"the interpreter of Triton {triton} needs numpy<2.4, and {numpy} is here: change either of them"
     if MODE == "compile" and not torch.cuda.is_available():
         return f"{VARIABLE}=compile and no GPU: kernels can be compiled ahead of time here, but not run"
     if MODE == "compile" and (has := torch.cuda.get_device_capability()) < TRITON_SINCE:
@@ -129,4 +125,26 @@ def jit(kernel: Callable[..., Any], do_not_specialize: Sequence[str] = ()) -> An
     import triton
 
     compiled = triton.jit(kernel, do_not_specialize=do_not_specialize)
-    return InterpretedKernel(compiled) if MODE == "interpret" else compiled
+    if MODE == "compile":
+        return compiled
+    _let_tensors_bound_loops()
+    return InterpretedKernel(compiled)
+
+
+@cache
+def _let_tensors_bound_loops() -> None:
+    """Let the interpreter make a Python integer of a loop's bound, as Triton does from 3.7 on.
+
+    Older ones leave that to NumPy, which refuses it from 2.4 on: a bound is an array of one element.
+    """
+    if Version(version("triton")) >= Version("3.7"):
+        return
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def patched(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patched

@@ -194,17 +194,6 @@ def test_an_unknown_place_is_refused():
         triton_mode.choose_mode({"ROSEINFER_TRITON": "gpu"}, False)
 
 
-@pytest.mark.parametrize(
-    ("triton", "numpy", "runs"), [("3.6.0", "2.4.1", False), ("3.6.0", "2.3.5", True), ("3.7.1", "2.4.6", True)]
-)
-@pytest.mark.needs_triton
-def test_an_interpreter_that_its_numpy_breaks_is_named(monkeypatch, triton, numpy, runs):
-    monkeypatch.setattr(triton_mode, "MODE", "interpret")
-    monkeypatch.setattr(triton_mode, "version", {"triton": triton, "numpy": numpy}.get)
-    reason = triton_mode.unavailable.__wrapped__()
-    assert reason is None if runs else f"Triton {triton} needs numpy<2.4, and {numpy} is here" in reason
-
-
 @pytest.mark.needs_triton
 def test_tensors_on_the_cpu_are_refused_where_kernels_are_compiled(monkeypatch, small):
     """On a machine with a GPU a model may be on its CPU all the same."""

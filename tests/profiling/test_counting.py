@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from roseinfer.profiling import CopiedBytes, bytes_copied, count_ops, span
+from roseinfer.profiling import TRANSFERS, CopiedBytes, Trace, bytes_copied, count_ops, span, stage_ops, trace_once
+from tests.trace_cases import event
 
 FLOAT = 4
 
@@ -41,6 +42,7 @@ def test_count_ops_runs_the_step_once_and_lets_errors_through():
 x = torch.arange(24.0).view(4, 6)
 out = torch.empty(4, 6)
 rows = torch.tensor([0, 2])
+short_rows = rows.int()
 mask = x > 19  # 4 elements
 
 
@@ -124,6 +126,77 @@ def test_a_change_of_dtype_writes_the_new_elements():
     with torch.inference_mode():
         assert bytes_copied(lambda: x.to(torch.bfloat16)) == CopiedBytes(copied=24 * 2, filled=0)
         assert bytes_copied(lambda: x.to(torch.float32)) == CopiedBytes(copied=0, filled=0)
+
+
+def test_a_tensor_made_on_another_device_is_no_copy_and_one_copied_into_is():
+    there = torch.empty(4, 6, device="meta")
+    assert bytes_copied(lambda: x.to("meta")) == CopiedBytes(0, 0)
+    assert bytes_copied(lambda: torch.tensor([1, 2], device="meta")) == CopiedBytes(0, 0)
+    assert bytes_copied(lambda: x.to("meta", torch.float16).to(torch.float32)) == CopiedBytes(24 * FLOAT, 0)
+    assert bytes_copied(lambda: there.copy_(x)) == CopiedBytes(24 * FLOAT, 0), "a CPU makes this copy, too"
+
+
+def test_what_fused_attention_does_to_its_mask_is_not_counted():
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Seen(TorchDispatchMode):
+        ops: list[str] = []
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.ops.append(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    q = torch.zeros(1, 2, 1, 8)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    with torch.inference_mode(), Seen() as seen:
+        assert bytes_copied(lambda: attend(q, q, q, attn_mask=torch.ones(1, 1, 1, 1) > 0)) == CopiedBytes(0, 4)
+    assert "scaled_dot_product_attention" in seen.ops, "it reached the device whole, so its inside was not seen"
+
+
+INSIDE = {
+    "a stage's own copy": (lambda: out.copy_(x), {"copy_": 1}),
+    "indices become int64 inside index": (lambda: x[short_rows], {"index": 1}),
+    "index_select cuts views on a CPU": (lambda: x.index_select(1, rows), {"index_select": 1}),
+    "one side of a comparison becomes int64": (lambda: rows < short_rows, {"lt": 1}),
+    "a reshape that must copy": (lambda: x.t().reshape(24), {"reshape": 1, "clone": 1, "copy_": 1}),
+    "a linear layer": (lambda: torch.nn.functional.linear(x, x[0].view(1, 6), x[0, :1]), {"linear": 1}),
+}
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_an_op_with_a_kernel_of_its_own_is_one_op(name):
+    step, expected = INSIDE[name]
+    ops = stage_ops(trace_once(step))
+    moves = ("copy_", "index", "index_select", "lt", "reshape", "clone", "linear", "addmm")
+    assert {op: ops[f"aten::{op}"] for op in moves if ops[f"aten::{op}"]} == expected
+    assert ops[TRANSFERS] == 0
+
+
+def a_gpus_step() -> Trace:
+    """Return a GPU's step: an upload (.to), a table copied to its buffer, a cast on the device, tokens read back."""
+
+    def copy(start: float, way: str, correlation: int) -> list[dict]:
+        launch = event("cudaMemcpyAsync", start + 2, 1, cat="cuda_runtime", correlation=correlation)
+        work = event(f"Memcpy {way}", start + 5, 1, "gpu_memcpy", pid=0, tid=7, correlation=correlation)
+        return [event("aten::copy_", start + 1, 3, cat="cpu_op"), launch, work]
+
+    def to(start: float) -> list[dict]:
+        return [event("aten::to", start, 5, cat="cpu_op"), event("aten::_to_copy", start + 0.5, 4, cat="cpu_op")]
+
+    kernel = [
+        event("aten::copy_", 21, 3, cat="cpu_op"),
+        event("cudaLaunchKernel", 22, 1, cat="cuda_runtime", correlation=3),
+        event("cast", 25, 1, cat="kernel", pid=0, tid=7, correlation=3),
+    ]
+    uploaded, into_buffer = copy(0, "HtoD (Pageable -> Device)", 1), copy(10, "HtoD (Pinned -> Device)", 2)
+    read_back = copy(30, "DtoH (Device -> Pageable)", 4)
+    return Trace({"traceEvents": [*to(0), *uploaded, *into_buffer, *to(20), *kernel, *to(30), *read_back]})
+
+
+def test_what_a_cpu_does_without_is_a_transfer_and_no_copy():
+    trace = a_gpus_step()
+    assert trace.op_counts() == {"aten::to": 3, "aten::_to_copy": 3, "aten::copy_": 4}, "all that the profiler saw"
+    assert stage_ops(trace) == {"aten::to": 3, "aten::_to_copy": 1, "aten::copy_": 2, TRANSFERS: 2}
 
 
 def test_counting_does_not_change_results():

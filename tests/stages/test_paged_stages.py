@@ -10,7 +10,7 @@ from oracles import prompts_of
 
 from roseinfer.blocks import BlockTables, OutOfBlocks
 from roseinfer.generate import begin, decode_step, generate
-from roseinfer.profiling import MODEL_OPS, count_ops
+from roseinfer.profiling import count_ops, stage_ops, trace_once
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams
 from stages import BlockTable, BlockTableCache, NumbaPaged, TritonPaged, VectorizedGather
@@ -46,7 +46,7 @@ def test_vectorised_gather_and_append_do_not_depend_on_the_batch(small, lengths)
 @by_name
 def test_nothing_is_gathered_and_nothing_is_masked(small, stage_class):
     stage, seqs = ready(stage_class, small, [1, 70, 3, 64])
-    ops = count_ops(lambda: decode_step(stage, seqs), outside=MODEL_OPS)
+    ops = stage_ops(trace_once(lambda: decode_step(stage, seqs)))
     assert ops["aten::scaled_dot_product_attention"] == 0
     assert ops["aten::index_put_"] == 2 * small.config.num_layers
     with pytest.raises(ValueError, match="no span 'roseinfer.decode_step_sessions.build_batched_past'"):
@@ -65,7 +65,7 @@ def test_what_is_compiled_is_called_once_a_layer(small, monkeypatch, stage_class
     stage, seqs = ready(stage_class, small, [1, 70, 3, 64])
     attention = stage_class.attention
     monkeypatch.setattr(stage, "attention", lambda *args: (launches.append(args[0].shape), attention(*args))[1])
-    ops = count_ops(lambda: decode_step(stage, seqs), outside=MODEL_OPS)
+    ops = stage_ops(trace_once(lambda: decode_step(stage, seqs)))
     assert len(launches) == small.config.num_layers and set(launches) == {torch.Size([4, 4, 8])}
     assert ops["aten::index"] == 0, "the torch reference is no longer part of a step"
 

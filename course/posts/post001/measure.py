@@ -17,7 +17,7 @@ from roseinfer.bench.race_setting import HF_NAME
 from roseinfer.generate import decode_step
 from roseinfer.models import Model
 from roseinfer.planning.sizes import EngineSizes, PlannedEngine
-from roseinfer.profiling import Floor, Machine, capture, decode_floor, measure_machine
+from roseinfer.profiling import Floor, Machine, capture, decode_floor, measure_machine, stage_ops
 from roseinfer.profiling.spans import SpanTimes, listening
 from roseinfer.profiling.traces.phases import PHASES, STEP, device_phases, host_phases, phase_times
 from roseinfer.profiling.traces.trace import DEVICE_SPAN
@@ -26,8 +26,6 @@ from ..data import post_facts, post_table
 from ..report.setting import Setting
 
 UNPROFILED = 2  # decode steps that capture runs before those it keeps
-# What these start inside is not the stage's own: copies that upload a list of indices to a GPU, or that indexing makes.
-OPAQUE_OPS = ("aten::to", "aten::_to_copy", "aten::index", "aten::index_put_")
 
 # Time in ms of aten::cat in each step: its own on the host, or that of the work which it launches on a device.
 CATS = """
@@ -62,7 +60,7 @@ Samples = dict[str, list[float]]  # ms of each step, by phase and of the whole
 class Profile:
     """Profiled decode steps.
 
-    device: None when no label of a GPU was seen. calls: how often each op starts in a phase of a step. cat_ms: time of
+    device: None when no label of a GPU was seen. calls: the stage's own ops in a phase of a step. cat_ms: time of
     aten::cat in each step, on the device where there is one. kernels: those with the largest shares of the device's
     time, and these shares.
     """
@@ -189,7 +187,7 @@ def profile(entrant: StageContender, steps: int) -> Profile:
     trace = capture(lambda: decode_step(stage, seqs), steps=steps, warmup=UNPROFILED - 1)
     on_gpu = any(event.cat == DEVICE_SPAN for event in trace.slices)
     device = device_phases(trace) if on_gpu else None
-    calls = {phase: trace.op_counts(name, outside=OPAQUE_OPS) for phase, name in PHASES.items()}
+    calls = {phase: stage_ops(trace, name) for phase, name in PHASES.items()}
     cat_ms = trace.sql(DEVICE_CATS if on_gpu else HOST_CATS)["ms"].tolist()
     kernels = dict(trace.sql(KERNELS).itertuples(index=False))
     return Profile(device, calls, cat_ms, kernels)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from roseinfer.generate import generate
 from roseinfer.models import Model
-from roseinfer.profiling import MODEL_OPS, bytes_copied, count_ops
+from roseinfer.profiling import bytes_copied, stage_ops, trace_once
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams
 from roseinfer.stage import Stage
@@ -209,7 +209,7 @@ def without_cat(answer: type[Stage], model: Model) -> None:
 
 def _require_budget(answer: type[Stage], model: Model, num_seqs: int, num_tokens: int) -> None:
     step = f"with {num_seqs} × {num_tokens} tokens cached, the step"
-    cats = count_ops(equal_step(answer, model, num_seqs, num_tokens), outside=MODEL_OPS)["aten::cat"]
+    cats = stage_ops(trace_once(equal_step(answer, model, num_seqs, num_tokens)))["aten::cat"]
     if cats:
         raise Wrong(f"the tokens are right, but {step} makes {cats} cats; the budget is 0")
     copied = bytes_copied(equal_step(answer, model, num_seqs, num_tokens)).copied

@@ -16,7 +16,7 @@ from roseinfer.bench.ladder import check_stages
 from roseinfer.display.table import Table
 from roseinfer.generate import decode_step
 from roseinfer.models import Model
-from roseinfer.profiling import MODEL_OPS, Trace, bytes_copied, count_ops
+from roseinfer.profiling import TRANSFERS, Trace, bytes_copied, stage_ops, trace_once
 from roseinfer.profiling.clock import seconds_of
 from roseinfer.sampling import sample
 from roseinfer.sequence import Sequence
@@ -77,10 +77,10 @@ def compare_shapes(
     return Table(
         pd.DataFrame(rows),
         exact=exact,
-        live=["step ms", "speed", "page faults"],
+        live=["step ms", "speed", "transfers", "page faults"],
         note=f"step ms: median of {ROUNDS * own_steps} steps, in {ROUNDS} turns; bytes: of the second step, with one "
-        f"more token each; speed: against {stages[0].name} on the same batch; page faults: pages that the system "
-        "had to map in the step, which takes time",
+        f"more token each; speed: against {stages[0].name} on the same batch; transfers: copies between host and "
+        "device; page faults: pages that the system had to map in the step, which takes time",
         formats={"step ms": "{:.2f}", "speed": "×{:.2f}"}
         | dict.fromkeys(["bytes copied", "bytes zeroed", "page faults"], "{:,}"),
     )
@@ -115,22 +115,24 @@ def _running(stage_class: type[Stage], model: Model, lengths: list[int], steps: 
 
 
 def _counts(stage: Stage, seqs: list[Sequence], done: Callable[[], None]) -> dict[str, int]:
-    """Count the first step, without what the model's own ops start, and the bytes of the second.
+    """Count the stage's own ops in the first step, and the bytes of the second.
 
     One whole stage.decode, as the ladder counts: choosing the tokens is not included.
     """
     counted: list[Any] = []
     logits: list[Tensor] = []
-    for count in (partial(count_ops, outside=MODEL_OPS), bytes_copied):
+    for count in (trace_once, bytes_copied):
         counted.append(count(lambda: logits.append(stage.decode(seqs))))
         for seq, token in zip(seqs, sample(logits.pop(), seqs), strict=True):
             seq.append(token)
         done()
-    ops, moved = counted
+    trace, moved = counted
+    ops = stage_ops(trace)
     return {
         "copies": ops["aten::copy_"],
         "cats": ops["aten::cat"],
         "selects": ops["aten::select"],
+        "transfers": ops[TRANSFERS],
         "bytes copied": moved.copied,
         "bytes zeroed": moved.filled,
     }

@@ -87,16 +87,16 @@ def watched(access: Access) -> Iterator[None]:
 
     A load with a mask and without `other` gives NaN where it is masked: on a GPU it may give anything.
     """
+    from triton.runtime.interpreter import TritonSemantic  # each function has an object of its own in Triton 3.6
     from triton.runtime.interpreter import interpreter_builder as builder
-    from triton.runtime.interpreter import interpreter_semantic as semantic
 
-    tl_load, load, store = semantic.load, builder.create_masked_load, builder.create_masked_store
+    tl_load, load, store = TritonSemantic.load, builder.create_masked_load, builder.create_masked_store
     has_other = False  # of the tl.load that runs: it drops an `other` of one element that is 0
 
-    def noted_load(ptr: Any, mask: Any, other: Any, *rest: Any, **named: Any) -> Any:
+    def noted_load(semantic: Any, ptr: Any, mask: Any, other: Any, *rest: Any, **named: Any) -> Any:
         nonlocal has_other
         has_other = other is not None
-        return tl_load(ptr, mask, other, *rest, **named)
+        return tl_load(semantic, ptr, mask, other, *rest, **named)
 
     def watched_load(ptrs: Any, mask: Any, other: Any, *rest: Any, **named: Any) -> Any:
         let_through = _let_through(mask)
@@ -110,11 +110,13 @@ def watched(access: Access) -> Iterator[None]:
         access(Touch("store", ptrs.data, _let_through(mask)))
         return store(ptrs, value, mask, *rest, **named)
 
-    semantic.load, builder.create_masked_load, builder.create_masked_store = noted_load, watched_load, watched_store
+    TritonSemantic.load = noted_load
+    builder.create_masked_load, builder.create_masked_store = watched_load, watched_store
     try:
         yield
-    finally:  # the classes' own are found again
-        del semantic.load, builder.create_masked_load, builder.create_masked_store
+    finally:
+        TritonSemantic.load = tl_load
+        del builder.create_masked_load, builder.create_masked_store  # the class's own are found again
 
 
 def _let_through(mask: Any) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from roseinfer.models import Attend
-from roseinfer.profiling import MODEL_OPS, bytes_copied, span, trace_once
+from roseinfer.profiling import bytes_copied, span, stage_ops, trace_once
 from roseinfer.sampling import sample
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
@@ -23,7 +23,7 @@ BEFORE, BUILD, REST, APPEND = "before", "build", "forward, the rest", "append"
 
 @dataclass
 class Phase:
-    """What one phase left: its tensors, bytes copied and filled, and op counts without what the model's ops start."""
+    """What one phase left: its tensors, bytes copied and filled, and op counts that are alike on every device."""
 
     name: str
     tensors: list[TensorFacts] = field(default_factory=list)
@@ -103,8 +103,8 @@ def _count_ops(stage: Stage, seqs: list[Sequence]) -> dict[str, Counter[str]]:
 
     with calls_through(stage, named):
         trace = trace_once(lambda: stage.decode(seqs))
-    counts = {name: trace.op_counts(name, outside=MODEL_OPS) for name in names}
-    rest = trace.op_counts(outside=MODEL_OPS) - sum(counts.values(), Counter())
+    counts = {name: stage_ops(trace, name) for name in names}
+    rest = stage_ops(trace) - sum(counts.values(), Counter())
     return {**counts, REST: rest, BEFORE: Counter()}
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 METADATA_KEY = "roseinfer"  # where a captured trace keeps its metadata, at the top level of its JSON
 HOST_SPAN = "user_annotation"
 DEVICE_SPAN = "gpu_user_annotation"
-DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+DEVICE_COPY = "gpu_memcpy"
+DEVICE_WORK = ("kernel", DEVICE_COPY, "gpu_memset")
+BETWEEN_DEVICES = ("HtoD", "DtoH")  # host to device and back, in the name of a DEVICE_COPY
+LAUNCHES = ("cuda_runtime", "cuda_driver")
 SPAN_PREFIX = "roseinfer."
 
 PROFILED_STEP = "ProfilerStep#"  # and a number: a whole step as torch.profiler marks it
@@ -208,16 +212,46 @@ class Trace:
 
         outside: ops and spans whose inside is not looked into; an op counts, what it starts on its thread does not.
         """
-        counts: Counter[str] = Counter()
-        opaque_until: dict[int | None, int] = {}
+        return Counter(op.name for op in self.ops_outside(lambda event: event.name in outside, span))
+
+    def ops_outside(self, is_whole: Callable[[Slice], bool], span: str | None = None) -> Iterator[Slice]:
+        """Yield the aten ops in time order, without what the ops and spans that are whole start on their thread."""
+        whole_until: dict[int | None, int] = {}
         for event in self._within(span):  # in time order, an enclosing op first
-            if event.ts < opaque_until.get(event.tid, 0):
+            if event.ts < whole_until.get(event.tid, 0):
                 continue
             if event.name.startswith("aten::"):
-                counts[event.name] += 1
-            if event.name in outside:
-                opaque_until[event.tid] = event.end
-        return counts
+                yield event
+            if is_whole(event):
+                whole_until[event.tid] = event.end
+
+    def is_transfer(self, op: Slice) -> bool:
+        """Tell whether `op` makes a tensor on one device from a tensor on another, as .to, torch.tensor and .tolist do.
+
+        A CPU makes no such copy. A copy_ into a tensor that is already there is none of them: a CPU makes that one too.
+        """
+        if op.name != "aten::_to_copy":
+            return False
+        starts = self._transfer_starts[op.tid]
+        first = bisect_left(starts, op.ts)
+        return first < len(starts) and starts[first] < op.end
+
+    @cached_property
+    def _transfer_starts(self) -> defaultdict[int, list[int]]:
+        """List when each thread starts a copy between host and device, in ns."""
+        sent = {
+            event.args["correlation"]
+            for event in self.slices
+            if event.cat == DEVICE_COPY
+            and any(way in event.name for way in BETWEEN_DEVICES)
+            and event.args
+            and "correlation" in event.args
+        }
+        starts: defaultdict[int, list[int]] = defaultdict(list)
+        for event in self.slices:
+            if event.cat in LAUNCHES and event.args and event.args.get("correlation") in sent:
+                starts[event.tid].append(event.ts)
+        return starts
 
     def count(self, op: str, span: str | None = None) -> int:
         """Count how often `op` ("aten::copy_", or any other event's name) starts; `span` as in op_counts."""
