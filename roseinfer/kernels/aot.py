@@ -42,7 +42,13 @@ FLAT_SHAPES = (
     ("fp16", 8, 1, 80, 32),
     ("fp32", 8, 8, 128, 16),
 )
-BATCHES = {"decode": (8, 8), "large decode": (256, 256), "prefill": (512, 4)}  # tokens, sequences
+BATCHES = {  # tokens, sequences
+    "one decode": (1, 1),
+    "decode": (8, 8),
+    "large decode": (64, 64),
+    "largest decode": (256, 256),
+    "prefill": (512, 4),
+}
 CONTEXT = 4096  # tokens that the block tables have room for
 
 

@@ -262,19 +262,25 @@ def tiling_of(num_tokens: int, num_seqs: int, group: int, head_dim: int, itemsiz
 
     num_tokens, num_seqs: of the batch; if they are equal, each sequence brings one token. itemsize: bytes of a value.
     """
-    row_bytes = padded_dim(head_dim) * itemsize
-    if num_tokens > num_seqs:
-        rows = max(2 * power_of_two(group), 128 // itemsize)
+    dim = padded_dim(head_dim)
+    is_decode = num_tokens == num_seqs
+    rows = max(16, power_of_two(group)) if is_decode else max(2 * power_of_two(group), 128 // itemsize)
+    if itemsize == 4:
+        if is_decode and group == 1:
+            return Tiling(1, max(16, 4096 // dim), 1, 4, programs=1024, split_tokens=128)
         # Tensor cores multiply 16-bit values; a product of fp32 needs all its values in registers, so more threads.
-        warps = 8 if rows * row_bytes > (16384 if itemsize == 2 else 4096) else 4
-        return Tiling(rows, max(16, min(32, 8192 // row_bytes)), 3, warps, programs=256, split_tokens=256)
+        return Tiling(rows, max(16, min(32, 2048 // dim)), 3, 8 if rows * dim > 1024 else 4, 256, split_tokens=256)
+    if not is_decode:
+        return Tiling(rows, max(16, min(128, 8192 // dim)), 2, 8 if rows * dim > 8192 else 4, 256, split_tokens=256)
+    if group > 1 and num_seqs < 4:
+        return Tiling(rows, max(16, min(128, 16384 // dim)), 2, 4, programs=256, split_tokens=128)
     if group > 1:
-        rows = max(16, power_of_two(group))
-        warps = 8 if rows * row_bytes > (16384 if itemsize == 2 else 4096) else 4
-        return Tiling(rows, max(16, min(64, 8192 // row_bytes)), 3, warps, programs=1024, split_tokens=256)
+        return Tiling(rows, max(16, min(64, 8192 // dim)), 3, 4, programs=512, split_tokens=256)
     if num_seqs < 64:
-        return Tiling(1, max(16, 4096 // padded_dim(head_dim)), 1, 4, programs=1024, split_tokens=128)
-    return Tiling(1, max(16, 8192 // padded_dim(head_dim)), 1, 4, programs=1024, split_tokens=256)
+        return Tiling(1, max(16, 4096 // dim), 1, 2, programs=1024, split_tokens=64)
+    if num_seqs < 256:  # a tensor core takes 16 rows, and 15 of them are padding: still faster than a sum
+        return Tiling(16, max(16, min(64, 8192 // dim)), 3, 4, programs=1024, split_tokens=256)
+    return Tiling(1, max(16, 2048 // dim), 1, 2, programs=1024, split_tokens=256)
 
 
 def attend_launch(
