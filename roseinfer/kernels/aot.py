@@ -47,6 +47,7 @@ BATCHES = {  # tokens, sequences
     "decode": (8, 8),
     "large decode": (64, 64),
     "largest decode": (256, 256),
+    "verify": (40, 8),
     "prefill": (512, 4),
 }
 CONTEXT = 4096  # tokens that the block tables have room for
@@ -102,7 +103,9 @@ def rows(programs: Iterable[Program]) -> Iterator[dict[str, Any]]:
     programs = list(programs)
     for arch in ARCHITECTURES:
         for p in programs:
-            resources = compile_for(p.kernel, p.types, p.aligned, p.constexprs, arch, p.warps)
+            # Programmatic dependent launch: see triton_mode.pdl_options.
+            pdl = {"PDL": arch >= 90} if "PDL" in p.kernel.arg_names else {}
+            resources = compile_for(p.kernel, p.types, p.aligned, {**p.constexprs, **pdl}, arch, p.warps)
             yield {"arch": f"sm_{arch}", **p.about, "warps": p.warps, **asdict(resources)}
 
 
@@ -128,7 +131,7 @@ def stage07_programs(stage_module: Any) -> Iterator[Program]:
 
 
 def flat_programs() -> Iterator[Program]:
-    """Yield paged_triton's kernels: attention in all FLAT_SHAPES, store in those with the longest rows."""
+    """Yield paged_triton's kernel in all FLAT_SHAPES and BATCHES."""
     for dtype, num_kv_heads, group, head_dim, block_size in FLAT_SHAPES:
         about = {
             "dtype": dtype,
@@ -143,9 +146,6 @@ def flat_programs() -> Iterator[Program]:
                 num_tokens, num_seqs, num_kv_heads, group, head_dim, block_size, CONTEXT // block_size, itemsize
             )
             yield flat_program(f"attend, {batch}", about, paged_triton.attend_kernel, dtype, launch.options)
-        if head_dim == 128:  # store_kernel moves one row after another: the longest rows tell
-            shape = paged_triton.store_shape(num_kv_heads, head_dim, block_size)
-            yield flat_program("store", about, paged_triton.store_kernel, dtype, shape)
 
 
 def flat_program(name: str, about: dict[str, Any], kernel: Any, dtype: str, shape: dict[str, int]) -> Program:
@@ -155,6 +155,6 @@ def flat_program(name: str, about: dict[str, Any], kernel: Any, dtype: str, shap
     types |= dict.fromkeys(("out", "q", "k", "v", "k_cache", "v_cache"), f"*{dtype}")
     types |= dict.fromkeys(("partial", "tops", "totals"), "*fp32")
     types |= dict.fromkeys(("counters", "slot_mapping", "query_start", "context_lens", "block_tables"), "*i32")
-    aligned = types.keys() - {"scale", "num_rows", "num_seqs", "table_row", *shape}
+    aligned = types.keys() - {"scale", "num_seqs", "table_row", "PDL", *shape}
     tiles = {"rows": shape["ROWS"], "tile": shape.get("TILE"), "split": shape.get("SPLIT_TOKENS", 0) > 0}
     return Program({"kernel": name, **about, **tiles}, kernel, types, aligned, shape, warps)

@@ -1,16 +1,15 @@
-"""Attention over flat batches as Triton kernels: one launch for a batch of decodes, two for any other.
+"""Attention over flat batches as one Triton kernel, launched once a layer.
 
-- attend_kernel: a program serves one KV head and a tile of query rows, which are the query heads on that head (GQA) of
-  one token, or of a few neighbouring tokens of a chunk. Whatever it loads of K and V serves all of its rows. In a batch
-  of decodes it also writes K and V of its sequence's new token, and attends to them from its registers.
+- A program serves one KV head and a tile of query rows, which are the query heads on that head (GQA) of one token, or
+  of a few neighbouring tokens of a chunk. Whatever it loads of K and V serves all of its rows.
+- The pool has the tokens of earlier steps. The new ones are read where the products left them, and each program writes
+  K and V of its own tile to the pool. No program reads a slot that another one writes, so a layer needs no second
+  launch, and no barrier, which a grid doesn't have.
 - A small batch has few programs, and if each of them walks 32,768 tokens, most of the GPU is idle. Then the tokens that
   a tile sees are split among several programs, and the one that finishes last weights and adds what they found.
-- store_kernel writes K and V of the new tokens where there are prompts or chunks. It is a launch of its own because a
-  grid has no barrier: a token of a chunk sees the ones before it, which another program may not have written yet.
-  Launches on one stream run one after another, and that is the barrier.
 
 What is launched follows from shapes alone, never from values on the device: no sync, and a CUDA graph that was captured
-with one set of lengths is right for all. Lengths are read in the kernels: there a program finds out what it has to do,
+with one set of lengths is right for all. Lengths are read in the kernel: there a program finds out what it has to do,
 and how many splits its context is worth.
 
 Online softmax: Milakov and Gimelshein, 2018. Block tables: Kwon et al., "PagedAttention", 2023. Tiles: Dao et al.,
@@ -20,7 +19,7 @@ Online softmax: Milakov and Gimelshein, 2018. Block tables: Kwon et al., "PagedA
 from __future__ import annotations
 
 from functools import partial as with_options
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,31 +29,10 @@ from . import triton_mode
 tl = triton_mode.language()
 
 LOG2_E = 1.4426950408889634  # exp(x) is exp2(x * LOG2_E), and exp2 is what a GPU has an instruction for
+COMBINED_VALUES = 512  # of the splits' results, read at a time by each warp of the program that adds them
 SCRATCH_ROWS = 1 << 14  # rows of queries, each counted once a split, whose splits are kept until they are added
 # These differ from step to step, and none of them is worth a step that waits for the compiler.
-jit = with_options(triton_mode.jit, do_not_specialize=("num_rows", "num_seqs", "table_row"))
-
-
-@jit
-def store_kernel(
-    k, v, k_cache, v_cache, slot_mapping, num_rows,
-    k_token, k_head, v_token, v_head,  # strides, in elements
-    NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM_PAD: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    ROWS: tl.constexpr,
-):  # fmt: skip
-    """Copy ROWS rows of HEAD_DIM values in each program; row r is head r % NUM_KV_HEADS of token r // NUM_KV_HEADS."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    token, head = row // NUM_KV_HEADS, row % NUM_KV_HEADS
-    dim = tl.arange(0, DIM_PAD)[None, :]
-    real = (row < num_rows)[:, None] & (dim < HEAD_DIM)
-    # int64, for a pool may have more than 2^31 values.
-    slot = tl.load(slot_mapping + token, mask=row < num_rows, other=0).to(tl.int64)
-    cache_row = (slot // BLOCK_SIZE * NUM_KV_HEADS + head) * BLOCK_SIZE + slot % BLOCK_SIZE
-    to = cache_row[:, None] * HEAD_DIM + dim
-    keys = tl.load(k + token[:, None] * k_token + head[:, None] * k_head + dim, mask=real)
-    values = tl.load(v + token[:, None] * v_token + head[:, None] * v_head + dim, mask=real)
-    tl.store(k_cache + to, keys, mask=real)
-    tl.store(v_cache + to, values, mask=real)
+jit = with_options(triton_mode.jit, do_not_specialize=("num_seqs", "table_row"))
 
 
 @jit
@@ -82,43 +60,48 @@ def attend_kernel(
     out_token, out_head, q_token, q_head, k_token, k_head, v_token, v_head, table_row,  # strides, in elements
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM_PAD: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, ROWS: tl.constexpr, TILE_TOKENS: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
-    SPLIT_TOKENS: tl.constexpr, UPCAST: tl.constexpr,
+    SPLIT_TOKENS: tl.constexpr, SPLITS_AT_ONCE: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
-    """Attend from query tile program_id(0) on KV head program_id(1) to split program_id(2) of its cached tokens.
+    """Attend from query tile program_id(0) on KV head program_id(1) to split program_id(2) of the tokens that it sees.
 
     A program has ROWS rows of queries: row r is query head r % GROUP of the tile's token r // GROUP, up to TILE_TOKENS
-    tokens. It reads TILE cached tokens at a time, STAGES of them in flight. TILE_TOKENS is 1 for a batch of decodes:
-    then a tile is a sequence, and its new K and V are written here. SPLIT_TOKENS is 0 where nothing is split.
+    tokens. It reads TILE tokens at a time, STAGES of them in flight. TILE_TOKENS is 1 for a batch of decodes: then a
+    tile is a sequence. SPLIT_TOKENS is 0 where nothing is split.
     """
     tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    # 1. Which tokens does the tile have? `end`: the slots before it are read from the pool.
+    # 1. Which tokens does the tile have? Lengths were there before the launch before this one.
     if TILE_TOKENS == 1:
-        start, first, num_new, seq = tile, 0, 1, tile
-        end = tl.load(context_lens + seq) - 1
-        last_seen = end - 1  # in the pool: a new token sees itself without it
+        seq, start, first, num_new = tile, tile, 0, 1
     else:
+        tile = tl.num_programs(0) - 1 - tile  # the last tiles of a prompt see the most, so they begin first
         seq = sequence_of(tile, query_start, num_seqs, TILE_TOKENS)
         start = tl.load(query_start + seq)
         first = (tile - start // TILE_TOKENS - seq) * TILE_TOKENS
         num_new = tl.load(query_start + seq + 1) - start
-        if first >= num_new:  # a tile too many
-            return
-        num_cached = tl.load(context_lens + seq) - num_new  # before this step
-        end = num_cached + tl.minimum(first + TILE_TOKENS, num_new)  # the tile's last token sees all before this
-        last_seen = num_cached + first + tl.arange(0, ROWS) // GROUP
+    num_cached = tl.load(context_lens + seq) - num_new
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    if first >= num_new:  # a tile too many
+        return
 
-    # 2. How many splits are they worth? Whole tiles to each, as evenly as they come.
+    # 2. How many splits is what it sees worth? Whole tiles to each, as evenly as they come. A decode's token sees
+    # itself as well, which costs too little to count.
+    reach = num_cached
+    if TILE_TOKENS > 1:
+        reach += tl.minimum(first + TILE_TOKENS, num_new)
     if SPLIT_TOKENS:
-        reach = tl.maximum(end, 1)
-        splits = tl.minimum(tl.cdiv(reach, SPLIT_TOKENS), tl.num_programs(2))
-        split_tokens = tl.cdiv(tl.cdiv(reach, TILE), splits) * TILE
-        splits = tl.cdiv(reach, split_tokens)
+        reach_or_1 = tl.maximum(reach, 1)
+        splits = tl.minimum(tl.cdiv(reach_or_1, SPLIT_TOKENS), tl.num_programs(2))
+        split_tokens = tl.cdiv(tl.cdiv(reach_or_1, TILE), splits) * TILE
+        splits = tl.cdiv(reach_or_1, split_tokens)
         if split >= splits:
             return
         low = split * split_tokens
-        high = tl.minimum(low + split_tokens, end)
+        high = tl.minimum(low + split_tokens, reach)
     else:
-        splits, low, high = 1, 0, end
+        splits, low, high = 1, 0, reach
 
     row = tl.arange(0, ROWS)
     token = first + row // GROUP
@@ -134,56 +117,77 @@ def attend_kernel(
     top = tl.full([ROWS], float("-inf"), tl.float32)  # the largest score so far, in powers of two
     total = tl.zeros([ROWS], tl.float32)  # sum of exp2(score - top)
     acc = tl.zeros([ROWS, DIM_PAD], tl.float32)  # sum of exp2(score - top) * value
+    k_new = k + start * k_token + kv_head * k_head
+    v_new = v + start * v_token + kv_head * v_head
     if TILE_TOKENS == 1:
-        # 3. Split 0 begins with the new token, and writes it to the pool, where no program of this launch reads it.
-        key = tl.load(k + seq * k_token + kv_head * k_head + dim, mask=real_dim, other=0.0)
-        value = tl.load(v + seq * v_token + kv_head * v_head + dim, mask=real_dim, other=0.0)
-        slot = tl.load(slot_mapping + seq).to(tl.int64)  # a pool may have more than 2^31 values
-        to = ((slot // BLOCK_SIZE * NUM_KV_HEADS + kv_head) * BLOCK_SIZE + slot % BLOCK_SIZE) * HEAD_DIM + dim
-        tl.store(k_cache + to, key, mask=real_dim & (split == 0))
-        tl.store(v_cache + to, value, mask=real_dim & (split == 0))
+        # 3. A decode's split 0 begins with the new token.
+        key = tl.load(k_new + dim, mask=real_dim, other=0.0)
+        value = tl.load(v_new + dim, mask=real_dim, other=0.0)
         if split == 0:
             top = tl.sum(query.to(tl.float32) * key.to(tl.float32), axis=1) * scale
             total = tl.full([ROWS], 1.0, tl.float32)
             acc += value.to(tl.float32)
 
     # 4. Walk the pool.
-    for at in tl.range(low, high, TILE, num_stages=STAGES):
+    pool_end = tl.minimum(high, num_cached)
+    for at in tl.range(low, pool_end, TILE, num_stages=STAGES):
         seen = at + tl.arange(0, TILE)
-        # Slots from `end` on may hold anything: they are not loaded, for 0 times NaN is NaN. Those before it are
-        # written, also where a row does not see them.
-        written = seen < end
-        block = tl.load(block_tables + seq * table_row + seen // BLOCK_SIZE, mask=written, other=0).to(tl.int64)
+        # Slots that hold no token of the sequence may hold anything: they are not loaded, for 0 times NaN is NaN.
+        written = seen < pool_end
+        if TILE <= BLOCK_SIZE:  # then a tile lies in one block
+            block = tl.load(block_tables + seq * table_row + at // BLOCK_SIZE).to(tl.int64)
+        else:
+            block = tl.load(block_tables + seq * table_row + seen // BLOCK_SIZE, mask=written, other=0).to(tl.int64)
         cache_row = (block * NUM_KV_HEADS + kv_head) * BLOCK_SIZE + seen % BLOCK_SIZE
         readable = written[:, None] & real_dim
         keys = tl.load(k_cache + cache_row[:, None] * HEAD_DIM + dim, mask=readable, other=0.0)
         values = tl.load(v_cache + cache_row[:, None] * HEAD_DIM + dim, mask=readable, other=0.0)
-        if UPCAST:
-            keys, values = keys.to(tl.float32), values.to(tl.float32)
+        top, total, acc = attended(
+            query, keys, values, written[None, :], scale, top, total, acc, ROWS, False, PRECISION, UPCAST
+        )
 
-        if ROWS == 1:  # a tensor core takes 16 rows at least, and 15 of them would be padding
-            scores = tl.sum(query.to(tl.float32) * keys.to(tl.float32), axis=1)[None, :]
-        else:
-            # "ieee": fp32 is not rounded to tf32. 16-bit products are exact in any case; all sums are fp32.
-            scores = tl.dot(query, tl.trans(keys), input_precision="ieee")
-        visible = (seen <= last_seen)[None, :] if TILE_TOKENS == 1 else seen[None, :] <= last_seen[:, None]
-        scores = tl.where(visible, scores * scale, float("-inf"))
-        new_top = tl.maximum(top, tl.max(scores, axis=1))
-        # A later split may hold nothing that the first tokens of a chunk see, and -inf - -inf is NaN. Otherwise a row
-        # sees something in its first tile, and its top is finite from there on.
-        may_see_nothing: tl.constexpr = SPLIT_TOKENS > 0 and TILE_TOKENS > 1
-        base = tl.where(new_top == float("-inf"), 0.0, new_top) if may_see_nothing else new_top
-        weights = tl.exp2(scores - base[:, None])
-        shrink = tl.exp2(top - base)  # what was summed up against the old top
-        total = total * shrink + tl.sum(weights, axis=1)
-        if ROWS == 1:
-            new = tl.sum(tl.trans(weights) * values.to(tl.float32), axis=0)[None, :]
-        else:
-            new = tl.dot(weights.to(values.dtype), values, input_precision="ieee")
-        acc = acc * shrink[:, None] + new
-        top = new_top
+    if TILE_TOKENS > 1:
+        # 5. Walk the new tokens: first the tiles of them that every row sees whole, which need no mask.
+        new_low = tl.maximum(low - num_cached, 0)
+        new_high = high - num_cached
+        whole = new_low + tl.maximum(tl.minimum(first + 1, new_high) - new_low, 0) // TILE * TILE
+        padded: tl.constexpr = HEAD_DIM < DIM_PAD
+        for at in tl.range(new_low, whole, TILE, num_stages=STAGES):
+            seen = (at + tl.arange(0, TILE))[:, None]
+            if padded:
+                keys = tl.load(k_new + seen * k_token + dim, mask=real_dim, other=0.0)
+                values = tl.load(v_new + seen * v_token + dim, mask=real_dim, other=0.0)
+            else:
+                keys = tl.load(k_new + seen * k_token + dim)
+                values = tl.load(v_new + seen * v_token + dim)
+            top, total, acc = attended(
+                query, keys, values, None, scale, top, total, acc, ROWS, False, PRECISION, UPCAST
+            )
+        for at in tl.range(whole, new_high, TILE, num_stages=STAGES):
+            seen = at + tl.arange(0, TILE)
+            readable = (seen < new_high)[:, None] & real_dim
+            keys = tl.load(k_new + seen[:, None] * k_token + dim, mask=readable, other=0.0)
+            values = tl.load(v_new + seen[:, None] * v_token + dim, mask=readable, other=0.0)
+            visible = (seen[None, :] <= token[:, None]) & (seen < new_high)[None, :]
+            top, total, acc = attended(
+                query, keys, values, visible, scale, top, total, acc, ROWS, SPLIT_TOKENS > 0, PRECISION, UPCAST
+            )
 
-    # 5. Write the result, or hand it to the program that finishes last.
+    # 6. Write K and V of the tile's tokens to the pool, where no program of this launch reads them.
+    if TILE_TOKENS == 1:
+        slot = tl.load(slot_mapping + seq).to(tl.int64)  # a pool may have more than 2^31 values
+        to = ((slot // BLOCK_SIZE * NUM_KV_HEADS + kv_head) * BLOCK_SIZE + slot % BLOCK_SIZE) * HEAD_DIM + dim
+        tl.store(k_cache + to, key, mask=real_dim & (split == 0))
+        tl.store(v_cache + to, value, mask=real_dim & (split == 0))
+    else:
+        writes = real_row & (row % GROUP == 0) & (split == 0)
+        slot = tl.load(slot_mapping + start + token, mask=writes, other=0).to(tl.int64)
+        cache_row = (slot // BLOCK_SIZE * NUM_KV_HEADS + kv_head) * BLOCK_SIZE + slot % BLOCK_SIZE
+        to, copied = cache_row[:, None] * HEAD_DIM + dim, writes[:, None] & real_dim
+        tl.store(k_cache + to, tl.load(k_new + token[:, None] * k_token + dim, mask=copied), mask=copied)
+        tl.store(v_cache + to, tl.load(v_new + token[:, None] * v_token + dim, mask=copied), mask=copied)
+
+    # 7. Write the result, or hand it to the program that finishes last.
     to = out + (start + token)[:, None] * out_token + head[:, None] * out_head + dim
     if splits == 1:
         tl.store(to, (acc / total[:, None]).to(out.dtype.element_ty), mask=real)
@@ -199,40 +203,70 @@ def attend_kernel(
         tl.debug_barrier()  # all threads have written before one of them counts the program
         if tl.atomic_add(counters + unit, 1, sem="acq_rel") == splits - 1:
             tl.store(counters + unit, 0)  # for the next launch
-            result = combined(partial, tops, totals, kept, splits, real_row, kept_rows, HEAD_DIM, DIM_PAD)
+            result = combined(
+                partial, tops, totals, kept, splits, real_row, kept_rows, ROWS, HEAD_DIM, DIM_PAD, SPLITS_AT_ONCE
+            )
             tl.store(to, result.to(out.dtype.element_ty), mask=real)
 
 
 @jit
-def combined(
-    partial, tops, totals, kept, splits, real_row,
-    KEPT_ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM_PAD: tl.constexpr,
+def attended(
+    query, keys, values, visible, scale, top, total, acc,
+    ROWS: tl.constexpr, MAY_SEE_NOTHING: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
-    """Weight and add what all splits found, in their order: the sums do not depend on which program came last."""
-    dim = tl.arange(0, DIM_PAD)[None, :]
-    real = real_row[:, None] & (dim < HEAD_DIM)
-    top = tl.load(tops + kept, mask=real_row, other=0.0)  # finite: every row sees slot 0
-    total = tl.load(totals + kept, mask=real_row, other=1.0)
-    acc = tl.load(partial + kept[:, None] * HEAD_DIM + dim, mask=real, other=0.0)
-    for split in range(1, splits):
-        at = kept + split * KEPT_ROWS
-        other_top = tl.load(tops + at, mask=real_row, other=0.0)
-        new_top = tl.maximum(top, other_top)
-        shrink, weight = tl.exp2(top - new_top), tl.exp2(other_top - new_top)
-        total = total * shrink + tl.load(totals + at, mask=real_row, other=0.0) * weight
-        other_acc = tl.load(partial + at[:, None] * HEAD_DIM + dim, mask=real, other=0.0)
-        acc = acc * shrink[:, None] + other_acc * weight[:, None]
+    """Attend to one tile of keys and values, and return top, total and acc with it.
+
+    visible: which of its tokens a row sees; None: all. MAY_SEE_NOTHING: a row may have seen no token up to here.
+    """
+    if UPCAST:
+        keys, values = keys.to(tl.float32), values.to(tl.float32)
+    if ROWS == 1:  # a tensor core takes 16 rows at least, and 15 of them would be padding
+        scores = tl.sum(query.to(tl.float32) * keys.to(tl.float32), axis=1)[None, :]
+    else:
+        scores = tl.dot(query, tl.trans(keys), input_precision=PRECISION)
+    if visible is not None:
+        scores = tl.where(visible, scores, float("-inf"))
+    new_top = tl.maximum(top, tl.max(scores, axis=1) * scale)
+    base = tl.where(new_top == float("-inf"), 0.0, new_top) if MAY_SEE_NOTHING else new_top  # -inf - -inf is NaN
+    weights = tl.exp2(scores * scale - base[:, None])
+    shrink = tl.exp2(top - base)  # what was summed up against the old top
+    total = total * shrink + tl.sum(weights, axis=1)
+    if ROWS == 1:
+        new = tl.sum(tl.trans(weights) * values.to(tl.float32), axis=0)[None, :]
+        acc = acc * shrink[:, None] + new
+    else:
+        acc = tl.dot(weights.to(values.dtype), values, acc * shrink[:, None], input_precision=PRECISION)
+    return new_top, total, acc
+
+
+@jit
+def combined(
+    partial, tops, totals, kept, splits, real_row, KEPT_ROWS: tl.constexpr, ROWS: tl.constexpr,
+    HEAD_DIM: tl.constexpr, DIM_PAD: tl.constexpr, SPLITS_AT_ONCE: tl.constexpr,
+):  # fmt: skip
+    """Weight and add what all splits found, in their order: the sums do not depend on which program came last.
+
+    It reads SPLITS_AT_ONCE of them at a time: one after another, each would cost the time that memory takes to answer.
+    """
+    dim = tl.arange(0, DIM_PAD)[None, None, :]
+    top = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([ROWS, DIM_PAD], tl.float32)
+    ahead: tl.constexpr = 4 if ROWS <= 16 else 1  # as shared memory allows
+    for first in tl.range(0, splits, SPLITS_AT_ONCE, num_stages=ahead):
+        split = first + tl.arange(0, SPLITS_AT_ONCE)[:, None]
+        real = (split < splits) & real_row[None, :]
+        at = kept[None, :] + split * KEPT_ROWS
+        split_tops = tl.load(tops + at, mask=real, other=float("-inf"))
+        split_totals = tl.load(totals + at, mask=real, other=0.0)
+        split_accs = tl.load(partial + at[:, :, None] * HEAD_DIM + dim, mask=real[:, :, None] & (dim < HEAD_DIM), other=0.0)
+        new_top = tl.maximum(top, tl.max(split_tops, axis=0))  # finite: every row sees a token of split 0
+        base = tl.where(real_row, new_top, 0.0)
+        shrink, weights = tl.exp2(top - base), tl.exp2(split_tops - base[None, :])
+        total = total * shrink + tl.sum(split_totals * weights, axis=0)
+        acc = acc * shrink[:, None] + tl.sum(split_accs * weights[:, :, None], axis=0)
         top = new_top
-    return acc / total[:, None]
-
-
-def store_shape(num_kv_heads: int, head_dim: int, block_size: int) -> dict[str, int]:
-    """Return store_kernel's constexprs."""
-    dim_pad = power_of_two(head_dim)
-    return {
-        "NUM_KV_HEADS": num_kv_heads, "HEAD_DIM": head_dim, "DIM_PAD": dim_pad, "BLOCK_SIZE": block_size,
-        "ROWS": max(1, 2048 // dim_pad),
-    }  # fmt: skip
+    return acc / tl.where(real_row, total, 1.0)[:, None]
 
 
 class Tiling(NamedTuple):
@@ -254,7 +288,7 @@ class Launch(NamedTuple):
     """One launch of attend_kernel: its grid (query tiles, KV heads, splits), and its constexprs and warps."""
 
     grid: tuple[int, int, int]
-    options: dict[str, int]
+    options: dict[str, Any]
 
 
 def tiling_of(num_tokens: int, num_seqs: int, group: int, head_dim: int, itemsize: int) -> Tiling:
@@ -264,14 +298,18 @@ def tiling_of(num_tokens: int, num_seqs: int, group: int, head_dim: int, itemsiz
     """
     dim = padded_dim(head_dim)
     is_decode = num_tokens == num_seqs
-    rows = max(16, power_of_two(group)) if is_decode else max(2 * power_of_two(group), 128 // itemsize)
+    if is_decode:
+        rows = max(16, power_of_two(group))
+    else:  # as many as a sequence brings on average
+        most = min(128, 16384 // dim) if itemsize == 2 else 32
+        rows = max(16, 2 * power_of_two(group), min(most, power_of_two(group * num_tokens // num_seqs)))
     if itemsize == 4:
         if is_decode and group == 1:
             return Tiling(1, max(16, 4096 // dim), 1, 4, programs=1024, split_tokens=128)
-        # Tensor cores multiply 16-bit values; a product of fp32 needs all its values in registers, so more threads.
+        # A product of fp32 is made of several 16-bit ones, whose values are all in registers: more threads.
         return Tiling(rows, max(16, min(32, 2048 // dim)), 3, 8 if rows * dim > 1024 else 4, 256, split_tokens=256)
     if not is_decode:
-        return Tiling(rows, max(16, min(128, 8192 // dim)), 2, 8 if rows * dim > 8192 else 4, 256, split_tokens=256)
+        return Tiling(rows, max(16, min(64, 4096 // dim)), 3, 8 if rows * dim > 4096 else 4, 256, split_tokens=256)
     if group > 1 and num_seqs < 4:
         return Tiling(rows, max(16, min(128, 16384 // dim)), 2, 4, programs=256, split_tokens=128)
     if group > 1:
@@ -294,12 +332,13 @@ def attend_launch(
     programs = tiles * num_kv_heads
     most = SCRATCH_ROWS // (programs * tile_tokens * group)
     splits = min(t.programs // programs, most, columns * block_size // t.split_tokens)
-    splits = max(1, splits)
+    splits, dim_pad, is_interpreted = max(1, splits), padded_dim(head_dim), triton_mode.MODE == "interpret"
     options = {
-        "NUM_KV_HEADS": num_kv_heads, "GROUP": group, "HEAD_DIM": head_dim, "DIM_PAD": padded_dim(head_dim),
+        "NUM_KV_HEADS": num_kv_heads, "GROUP": group, "HEAD_DIM": head_dim, "DIM_PAD": dim_pad,
         "BLOCK_SIZE": block_size, "ROWS": t.rows, "TILE_TOKENS": tile_tokens, "TILE": t.tile, "STAGES": t.stages,
-        "SPLIT_TOKENS": t.split_tokens if splits > 1 else 0, "UPCAST": int(triton_mode.MODE == "interpret"),
-        "num_warps": t.warps,
+        "SPLIT_TOKENS": t.split_tokens if splits > 1 else 0, "num_warps": t.warps,
+        "SPLITS_AT_ONCE": max(1, min(8, COMBINED_VALUES * t.warps // (t.rows * dim_pad))),
+        "PRECISION": "ieee" if itemsize == 2 or is_interpreted else "tf32x3", "UPCAST": is_interpreted,
     }  # fmt: skip
     return Launch((tiles, num_kv_heads, splits), options)
 
@@ -368,15 +407,11 @@ class TritonAttention:
             if head_dim not in self.scratch:
                 self.scratch[head_dim] = scratch_memory(head_dim, q.device)
 
-        if num_tokens > num_seqs:
-            shape, num_rows = store_shape(num_kv_heads, head_dim, block_size), num_tokens * num_kv_heads
-            store_kernel[(-(-num_rows // shape["ROWS"]),)](
-                k, v, k_cache, v_cache, slot_mapping, num_rows, *k.stride()[:2], *v.stride()[:2], **shape
-            )
         attend_kernel[self.launch.grid](
             out, *self.scratch[head_dim], q, k, v, k_cache, v_cache, slot_mapping, query_start, context_lens,
             block_tables, head_dim**-0.5 * LOG2_E, num_seqs, *out.stride()[:2], *q.stride()[:2], *k.stride()[:2],
             *v.stride()[:2], block_tables.stride(0), **self.launch.options,
+            **triton_mode.pdl_options(),
         )  # fmt: skip
         return out
 

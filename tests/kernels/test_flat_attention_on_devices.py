@@ -185,10 +185,11 @@ def test_splits_of_every_length_add_up(monkeypatch, splits, new, group, device):
 
 
 @pytest.mark.needs_triton
+@pytest.mark.parametrize("new", [1, 70])
 @pytest.mark.parametrize("group", [1, 7])
-def test_a_decode_sees_its_new_token_without_the_pool(group):
-    """Programs run one after another in the interpreter, where the slot may be written already; on a GPU they race."""
-    case = flat_case([(0, 1), (600, 1), (15, 1)], group=group)
+def test_new_tokens_are_seen_without_the_pool(group, new):
+    """Programs run one after another in the interpreter, where a slot may be written already; on a GPU they race."""
+    case = flat_case([(0, new), (600, new), (15, new)], group=group)
     elsewhere = case._replace(slot_mapping=torch.full_like(case.slot_mapping, (len(case.k_cache) - 1) * 16))
     attention = TritonAttention()
     assert torch.equal(attention(*elsewhere.with_own_pool()), attention(*case.with_own_pool()))
@@ -223,8 +224,7 @@ def test_what_is_launched_does_not_depend_on_lengths(monkeypatch):
 
             return launch
 
-    for name in ("store_kernel", "attend_kernel"):
-        monkeypatch.setattr(paged_triton, name, Recorded(getattr(paged_triton, name)))
+    monkeypatch.setattr(paged_triton, "attend_kernel", Recorded(paged_triton.attend_kernel))
     attention = TritonAttention()
 
     def launched(sequences, columns):
@@ -238,7 +238,7 @@ def test_what_is_launched_does_not_depend_on_lengths(monkeypatch):
     for columns in (64, 15):
         mixed = [launched([(n, 12), (m, 1), (7, 7)], columns) for n, m in ((0, 0), (200, 3))]
         mixed.append(launched([(0, 1), (220, 1), (7, 18)], columns))
-        assert mixed[0] == mixed[1] == mixed[2] and len(mixed[0]) == 2
+        assert mixed[0] == mixed[1] == mixed[2] and len(mixed[0]) == 1
 
 
 @pytest.mark.needs_triton
