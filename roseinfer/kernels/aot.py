@@ -33,7 +33,7 @@ SHAPES = (
     ("fp16", 8, 1, 80, 32),
     ("fp32", 8, 1, 96, 16),
 )
-# Each of these as a batch of decodes and as prompts; the last one is where the fewest tokens fit a tile.
+# Each of these in all BATCHES; the last one is where the fewest tokens fit a tile.
 FLAT_SHAPES = (
     ("fp16", 12, 1, 64, 64),
     ("bf16", 2, 7, 64, 64),
@@ -42,7 +42,14 @@ FLAT_SHAPES = (
     ("fp16", 8, 1, 80, 32),
     ("fp32", 8, 8, 128, 16),
 )
-DECODE, PREFILL = (8, 8), (512, 4)  # tokens, sequences
+BATCHES = {  # tokens, sequences
+    "one decode": (1, 1),
+    "decode": (8, 8),
+    "large decode": (64, 64),
+    "largest decode": (256, 256),
+    "verify": (40, 8),
+    "prefill": (512, 4),
+}
 CONTEXT = 4096  # tokens that the block tables have room for
 
 
@@ -96,7 +103,9 @@ def rows(programs: Iterable[Program]) -> Iterator[dict[str, Any]]:
     programs = list(programs)
     for arch in ARCHITECTURES:
         for p in programs:
-            resources = compile_for(p.kernel, p.types, p.aligned, p.constexprs, arch, p.warps)
+            # Programmatic dependent launch: see triton_mode.pdl_options.
+            pdl = {"PDL": arch >= 90} if "PDL" in p.kernel.arg_names else {}
+            resources = compile_for(p.kernel, p.types, p.aligned, {**p.constexprs, **pdl}, arch, p.warps)
             yield {"arch": f"sm_{arch}", **p.about, "warps": p.warps, **asdict(resources)}
 
 
@@ -122,7 +131,7 @@ def stage07_programs(stage_module: Any) -> Iterator[Program]:
 
 
 def flat_programs() -> Iterator[Program]:
-    """Yield paged_triton's kernels: attention in all FLAT_SHAPES, store and combine in those with the longest rows."""
+    """Yield paged_triton's kernel in all FLAT_SHAPES and BATCHES."""
     for dtype, num_kv_heads, group, head_dim, block_size in FLAT_SHAPES:
         about = {
             "dtype": dtype,
@@ -132,17 +141,11 @@ def flat_programs() -> Iterator[Program]:
             "block_size": block_size,
         }
         itemsize = 4 if dtype == "fp32" else 2
-        for batch, (num_tokens, num_seqs) in {"decode": DECODE, "prefill": PREFILL}.items():
-            shape = paged_triton.attend_shape(
+        for batch, (num_tokens, num_seqs) in BATCHES.items():
+            launch = paged_triton.attend_launch(
                 num_tokens, num_seqs, num_kv_heads, group, head_dim, block_size, CONTEXT // block_size, itemsize
             )
-            yield flat_program(f"attend, {batch}", about, paged_triton.attend_kernel, dtype, shape)
-        if head_dim < 128:  # the other two kernels move one row after another: the longest rows tell
-            continue
-        shape = paged_triton.store_shape(num_kv_heads, head_dim, block_size)
-        yield flat_program("store", about, paged_triton.store_kernel, dtype, shape)
-        shape = paged_triton.combine_shape(num_kv_heads * group, head_dim, paged_triton.MOST_SPLITS)
-        yield flat_program("combine", about, paged_triton.combine_kernel, dtype, shape)
+            yield flat_program(f"attend, {batch}", about, paged_triton.attend_kernel, dtype, launch.options)
 
 
 def flat_program(name: str, about: dict[str, Any], kernel: Any, dtype: str, shape: dict[str, int]) -> Program:
@@ -151,7 +154,7 @@ def flat_program(name: str, about: dict[str, Any], kernel: Any, dtype: str, shap
     types = dict.fromkeys(kernel.arg_names, "i32") | {"scale": "fp32"}
     types |= dict.fromkeys(("out", "q", "k", "v", "k_cache", "v_cache"), f"*{dtype}")
     types |= dict.fromkeys(("partial", "tops", "totals"), "*fp32")
-    types |= dict.fromkeys(("slot_mapping", "query_start", "context_lens", "block_tables"), "*i32")
-    aligned = types.keys() - {"scale", "num_rows", "num_seqs", "table_row", *shape}
-    tiles = {"rows": shape["ROWS"], "tile": shape.get("TILE"), "splits": shape.get("SPLITS", 1)}
+    types |= dict.fromkeys(("counters", "slot_mapping", "query_start", "context_lens", "block_tables"), "*i32")
+    aligned = types.keys() - {"scale", "num_seqs", "table_row", "PDL", *shape}
+    tiles = {"rows": shape["ROWS"], "tile": shape.get("TILE"), "split": shape.get("SPLIT_TOKENS", 0) > 0}
     return Program({"kernel": name, **about, **tiles}, kernel, types, aligned, shape, warps)

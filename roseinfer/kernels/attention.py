@@ -27,15 +27,18 @@ class PagedAttention(Protocol):
 
 
 def attention_for(device: torch.device) -> PagedAttention:
-    """Return the attention for a device: Numba on a CPU, Triton on a GPU, PyTorch elsewhere."""
+    """Return the attention for a device: Numba on a CPU, Triton on a GPU, PyTorch elsewhere.
+
+    A GPU's keeps memory from call to call: each owner that runs beside another needs its own.
+    """
     if device.type == "cpu":
         from .paged_numba import paged_attention_numba
 
         return paged_attention_numba
     if device.type == "cuda":
-        from .paged_triton import paged_attention_triton
+        from .paged_triton import TritonAttention
 
-        return paged_attention_triton
+        return TritonAttention()
     from .paged_reference import paged_attention_reference
 
     return paged_attention_reference

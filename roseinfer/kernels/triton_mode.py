@@ -85,6 +85,18 @@ def require_triton(device_type: str | None = None) -> None:
         raise TritonUnavailable(reason)
 
 
+@cache
+def pdl_options() -> dict[str, bool]:
+    """Return a launch's options for programmatic dependent launch: PDL goes to the kernel, launch_pdl to Triton.
+
+    With it a program starts while the launch before is still running. It must call gdc_wait before it reads what that
+    launch wrote, before it writes anything and before it returns. GPUs have it from compute capability 9.0 on.
+    """
+    if MODE == "compile" and torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0):
+        return {"PDL": True, "launch_pdl": True}
+    return {"PDL": False}
+
+
 def language() -> Any:
     """Return triton.language, or None without Triton, so that a module that defines kernels can be imported anyway."""
     if find_spec("triton") is None:

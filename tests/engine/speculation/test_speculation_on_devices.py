@@ -10,7 +10,7 @@ from small_engines import assert_empty
 
 from roseinfer.bench.ladder import mixed_prompts
 from roseinfer.drive import drive
-from roseinfer.kernels.paged_triton import paged_attention_triton
+from roseinfer.kernels.paged_triton import TritonAttention
 from roseinfer.models import load_model
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams, Sequence
@@ -44,6 +44,6 @@ def test_the_attention_of_a_gpu_takes_drafts_as_chunks(small, name):
     prompts = mixed_prompts(model, (5, 17))
     engine = drafting_engine(model, draft_model(model, 2), enforce_eager=True)
     for runner in (engine.runner, engine.speculation.proposer.runner):
-        runner.attention = paged_attention_triton
+        runner.attention = TritonAttention()
     assert run(engine, prompts, 5) == reference_generate(model, prompts, 5)
     assert engine.metrics.num_accepted == engine.metrics.num_drafted > 0
