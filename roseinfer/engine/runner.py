@@ -20,6 +20,7 @@ from .batch import Batch, BatchBuffers, make_batch
 from .block_manager import BlockManager
 from .calls import interruptible
 from .decode_graphs import Compute, DecodeGraphs
+from .fused_step import FEW_ROWS, fused_step_of
 from .logit_changes import LogitChanges, changed_rows, read_last_tokens
 from .logprobs import StepLogprobs, prompt_logprobs, step_logprobs
 from .sampler import Sampler
@@ -78,6 +79,7 @@ class Runner:
         self.attention = attention_for(model.device)
         self.attended = torch.empty(max_num_tokens, c.num_heads, c.head_dim, dtype=model.dtype, device=model.device)
         self.whole = self.whole_step()
+        self.fused = fused_step_of(model)
         self.sampler = Sampler(max_num_rows, c.vocab_size, model.device)
         self.logit_changes = LogitChanges(c.eos_token_ids)
         is_eager = enforce_eager or self.whole is not None  # one compiled call has nothing left to record
@@ -171,11 +173,13 @@ class Runner:
         That is: kernels are compiled, libraries set up, and on a GPU the graph of every size is captured. Needs a free
         block, and leaves it free.
         """
-        longest = min(self.pool.block_size, self.model.config.max_model_len, self.max_num_tokens)
-        prompt = Sequence([0] * min(8, longest), SamplingParams(temperature=0))
-        self.blocks.reserve({prompt.seq_id: len(prompt)})
-        self.run(Step([prompt], [len(prompt)]))
-        self.blocks.free(prompt.seq_id)
+        room = self.blocks.num_free * self.pool.block_size
+        longest = min(FEW_ROWS + 1, room, self.model.config.max_model_len, self.max_num_tokens)
+        for length in {min(8, longest), longest}:  # a GPU has kernels for few rows and for many
+            prompt = Sequence([0] * length, SamplingParams(temperature=0))
+            self.blocks.reserve({prompt.seq_id: length})
+            self.run(Step([prompt], [length]))
+            self.blocks.free(prompt.seq_id)
         if self.graphs:
             self.graphs.warm_up(self.blocks)
 
@@ -239,6 +243,8 @@ class Runner:
         if self.whole:
             with interruptible():
                 return self.whole(batch)
+        if self.fused:
+            return self.fused(batch, self.attend(batch))
         logits = self.forward(batch)
         largest, tokens = logits.max(dim=-1)  # of equals, the first
         # A row that holds NaN or infinity gets NO_TOKEN: a check on the host would wait for the device.
@@ -248,6 +254,8 @@ class Runner:
         """Return logits [R, V] of the batch's sample_rows, and write K and V of all tokens to the pool."""
         if self.whole:
             return self.whole(batch)[0]
+        if self.fused:
+            return self.fused.logits(batch, self.attend(batch))
         with interruptible():  # it may take long, and keeps nothing
             hidden = self.model(batch.token_ids, batch.positions, self.attend(batch))
         return self.model.logits(hidden if batch.is_decode else hidden[batch.sample_rows])

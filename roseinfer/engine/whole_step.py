@@ -12,7 +12,7 @@ from roseinfer.graphs.operation import operation
 from roseinfer.kernels.numba_calls import bits, run_parallel
 from roseinfer.kernels.quantized_layout import GROUP
 from roseinfer.kernels.whole_step import COLUMNS, ENDS, compiled_forward
-from roseinfer.models import Model, ModelConfig
+from roseinfer.models import Layer, Model, ModelConfig
 from roseinfer.models.gpt2 import GPT2
 from roseinfer.models.linear import QuantizedLinear, TiledLinear
 from roseinfer.models.llama import Llama
@@ -57,18 +57,16 @@ class WholeStep:
         assert isinstance(model, (GPT2, Llama)) and isinstance(model.lm_head, (TiledLinear, QuantizedLinear))
         c, table = model.config, model.token_embedding.weight.detach()
         self.held: list[Tensor] = []  # what the addresses point to
+        rows = [self._row(layer) for layer in model.parts]
         if isinstance(model, Llama):
-            rows = [self._llama_row(block) for block in model.layers]
             tables = table, table[:0], model.rotation.table_for(table.device, table.dtype)
         else:
-            rows = [self._gpt2_row(block) for block in model.h]
             tables = table, model.wpe.weight.detach(), table[:0]
-        final = model.norm if isinstance(model, Llama) else model.ln_f
         self.kind = model.lm_head.weight.numpy().reshape(-1)[:0]
         self.held += tables
         self.model_args = (
             self.kind, isinstance(model, Llama), np.float32(c.norm_eps), c.num_heads, c.intermediate_size,
-            np.array(rows, np.int64), np.array([*self._norm(final), *self._matrix(model.lm_head)], np.int64),
+            np.array(rows, np.int64), np.array([*self._norm(model.last_norm), *self._matrix(model.lm_head)], np.int64),
             *map(bits, tables),
         )  # fmt: skip
         self.memory, self.values = memory, bits(table).dtype
@@ -98,20 +96,12 @@ class WholeStep:
         forward = compiled_forward(self.kind.dtype, self.values)
         run_parallel(forward, *self.model_args, *arrays, *bits(memory), logits.numpy(), tokens.numpy())
 
-    # A row of addresses: see the columns in kernels/whole_step.py
-
-    def _gpt2_row(self, block: Any) -> list[int]:
-        norms = *self._norm(block.ln_1), *self._norm(block.ln_2), 0, 0
-        return self._row(norms, block.attn.c_attn, block.attn.c_proj, block.mlp.c_fc, block.mlp.c_proj)
-
-    def _llama_row(self, block: Any) -> list[int]:
-        attn, mlp = block.self_attn, block.mlp
-        norms = *self._norm(block.input_layernorm), *self._norm(block.post_attention_layernorm)
-        of_heads = self._norm(attn.q_norm)[0], self._norm(attn.k_norm)[0]
-        return self._row((*norms, *of_heads), attn.qkv_proj, attn.o_proj, mlp.gate_up_proj, mlp.down_proj)
-
-    def _row(self, norms: tuple[int, ...], *matrices: nn.Module) -> list[int]:
-        return [*norms, *(address for matrix in matrices for address in self._matrix(matrix))]
+    def _row(self, layer: Layer) -> list[int]:
+        """Return a layer's addresses: see the columns in kernels/whole_step.py."""
+        norms = *self._norm(layer.norm_1), *self._norm(layer.norm_2)
+        of_heads = self._norm(layer.q_norm)[0], self._norm(layer.k_norm)[0]
+        matrices = layer.qkv, layer.out, layer.up, layer.down
+        return [*norms, *of_heads, *(address for matrix in matrices for address in self._matrix(matrix))]
 
     def _norm(self, norm: Any) -> tuple[int, int]:
         return self._address(getattr(norm, "weight", None)), self._address(getattr(norm, "bias", None))

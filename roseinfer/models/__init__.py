@@ -15,7 +15,7 @@ from .load import (
     shape_of,
     tokenizer_folder,
 )
-from .model import Attend, Model
+from .model import Attend, Layer, Model
 from .rope import Rope
 from .shapes import empty_model, random_model
 from .tokenizer import load_tokenizer, pretrained_tokenizer, tokenizer_and_end
@@ -23,6 +23,7 @@ from .tokenizer import load_tokenizer, pretrained_tokenizer, tokenizer_and_end
 __all__ = [
     "GPT2",
     "Attend",
+    "Layer",
     "Llama",
     "Model",
     "ModelConfig",

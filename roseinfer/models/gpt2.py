@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from .config import ModelConfig
-from .model import Attend, Model
+from .model import Attend, Layer, Model
 
 
 class Attention(nn.Module):
@@ -61,6 +63,17 @@ class GPT2(Model):
     @property
     def token_embedding(self) -> nn.Embedding:
         return self.wte
+
+    @property
+    def parts(self) -> list[Layer]:
+        blocks: Any = self.h
+        return [
+            Layer(h.ln_1, h.attn.c_attn, None, None, h.attn.c_proj, h.ln_2, h.mlp.c_fc, h.mlp.c_proj) for h in blocks
+        ]
+
+    @property
+    def last_norm(self) -> Any:
+        return self.ln_f
 
     def forward(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         x = self.wte(token_ids) + self.wpe(positions)

@@ -6,11 +6,13 @@ their input are one: qkv_proj and gate_up_proj (see hf_llama.py for how they are
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .config import ModelConfig
-from .model import Attend, Model
+from .model import Attend, Layer, Model
 from .rope import Rotation, rotate
 
 
@@ -53,6 +55,14 @@ class Block(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
         self.mlp = MLP(config)
 
+    def parts(self, qk_norm: bool) -> Layer:
+        attn, mlp = self.self_attn, self.mlp
+        q_norm, k_norm = (attn.q_norm, attn.k_norm) if qk_norm else (None, None)
+        return Layer(
+            self.input_layernorm, attn.qkv_proj, q_norm, k_norm, attn.o_proj,
+            self.post_attention_layernorm, mlp.gate_up_proj, mlp.down_proj,
+        )  # fmt: skip
+
     def forward(self, x: Tensor, layer: int, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), layer, cos, sin, attend)
         return x + self.mlp(self.post_attention_layernorm(x))
@@ -75,6 +85,15 @@ class Llama(Model):
     @property
     def token_embedding(self) -> nn.Embedding:
         return self.embed_tokens
+
+    @property
+    def parts(self) -> list[Layer]:
+        blocks: Any = self.layers
+        return [block.parts(self.config.qk_norm) for block in blocks]
+
+    @property
+    def last_norm(self) -> Any:
+        return self.norm
 
     def forward(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         x = self.embed_tokens(token_ids)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,23 @@ from torch import Tensor, nn
 from .config import ModelConfig
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+
+
+class Layer(NamedTuple):
+    """What a layer computes with, under the same names in every architecture.
+
+    In this order: norm_1, qkv, attention, out, which is added; norm_2, up, activation, down, which is added. q_norm and
+    k_norm are None where heads have no norm. up: of the Llama family, gate and up.
+    """
+
+    norm_1: Any  # modules: nn.LayerNorm or nn.RMSNorm, and nn.Linear or a layout of models/linear.py
+    qkv: Any
+    q_norm: Any
+    k_norm: Any
+    out: Any
+    norm_2: Any
+    up: Any
+    down: Any
 
 
 class Model(nn.Module, ABC):
@@ -37,6 +55,16 @@ class Model(nn.Module, ABC):
     @abstractmethod
     def token_embedding(self) -> nn.Embedding:
         """The table [V, C] that turns token ids into hidden states."""
+
+    @property
+    @abstractmethod
+    def parts(self) -> list[Layer]:
+        """The layers, for a step that is computed by one function instead of by modules."""
+
+    @property
+    @abstractmethod
+    def last_norm(self) -> Any:
+        """The norm after the last layer."""
 
     @abstractmethod
     def forward(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
