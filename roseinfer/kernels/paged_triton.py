@@ -259,7 +259,8 @@ def combined(
         at = kept[None, :] + split * KEPT_ROWS
         split_tops = tl.load(tops + at, mask=real, other=float("-inf"))
         split_totals = tl.load(totals + at, mask=real, other=0.0)
-        split_accs = tl.load(partial + at[:, :, None] * HEAD_DIM + dim, mask=real[:, :, None] & (dim < HEAD_DIM), other=0.0)
+        readable = real[:, :, None] & (dim < HEAD_DIM)
+        split_accs = tl.load(partial + at[:, :, None] * HEAD_DIM + dim, mask=readable, other=0.0)
         new_top = tl.maximum(top, tl.max(split_tops, axis=0))  # finite: every row sees a token of split 0
         base = tl.where(real_row, new_top, 0.0)
         shrink, weights = tl.exp2(top - base), tl.exp2(split_tops - base[None, :])
@@ -301,17 +302,17 @@ def tiling_of(num_tokens: int, num_seqs: int, group: int, head_dim: int, itemsiz
     if is_decode:
         rows = max(16, power_of_two(group))
     else:  # as many as a sequence brings on average
-        most = min(128, 16384 // dim) if itemsize == 2 else 32
+        most = min(128, 8192 // dim) if itemsize == 2 else 32
         rows = max(16, 2 * power_of_two(group), min(most, power_of_two(group * num_tokens // num_seqs)))
     if itemsize == 4:
         if is_decode and group == 1:
-            return Tiling(1, max(16, 4096 // dim), 1, 4, programs=1024, split_tokens=128)
+            return Tiling(1, max(16, 2048 // dim), 1, 2, programs=1024, split_tokens=128)
         # A product of fp32 is made of several 16-bit ones, whose values are all in registers: more threads.
-        return Tiling(rows, max(16, min(32, 2048 // dim)), 3, 8 if rows * dim > 1024 else 4, 256, split_tokens=256)
+        return Tiling(rows, max(16, min(32, 2048 // dim)), 2, 8 if rows * dim > 1024 else 4, 256, split_tokens=256)
     if not is_decode:
-        return Tiling(rows, max(16, min(64, 4096 // dim)), 3, 8 if rows * dim > 4096 else 4, 256, split_tokens=256)
+        return Tiling(rows, max(16, min(64, 8192 // dim)), 2, 8 if rows * dim > 4096 else 4, 256, split_tokens=256)
     if group > 1 and num_seqs < 4:
-        return Tiling(rows, max(16, min(128, 16384 // dim)), 2, 4, programs=256, split_tokens=128)
+        return Tiling(rows, max(16, min(128, 16384 // dim)), 3, 8, programs=256, split_tokens=128)
     if group > 1:
         return Tiling(rows, max(16, min(64, 8192 // dim)), 3, 4, programs=512, split_tokens=256)
     if num_seqs < 64:
