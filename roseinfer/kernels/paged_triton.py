@@ -362,9 +362,12 @@ def power_of_two(n: int) -> int:
 class TritonAttention:
     """Attention on a GPU, for launches that run one after another: they share the memory of their splits.
 
-    Called as a function, it writes K and V of N new tokens to the pool, then attends. Which launches that takes depends
-    on shapes alone: one for a batch of decodes, else two. Sums are fp32; with 16-bit tensors the softmax's weights are
-    rounded to 16 bits, too, where tensor cores multiply them.
+    Called as a function, it attends to the tokens in the pool and to N new ones, and writes K and V of these to the
+    pool, in one launch. Sums are fp32. With 16-bit tensors the softmax's weights are rounded to 16 bits, too, where
+    tensor cores multiply them; a product of fp32 is the sum of three of tf32.
+
+    On a GPU with programmatic dependent launch, query_start and context_lens must have been written before the launch
+    that precedes this one, because a program reads them while that launch is still running.
     """
 
     def __init__(self) -> None:
@@ -386,7 +389,8 @@ class TritonAttention:
             v_cache: as k_cache.
             slot_mapping: int32 [N], block * block_size + offset of each new token.
             query_start: int32 [B + 1]; tokens query_start[i] to query_start[i + 1], at least one, are sequence i's.
-            context_lens: int32 [B], tokens of each sequence, the new ones included.
+            context_lens: int32 [B], tokens of each sequence, the new ones included. K and V of the others are in the
+                pool already: no sequence sees a token there that another one brings in the same call.
             block_tables: int32 [B, W], block ids in token order; those after the last used one are ignored.
             out: memory for the result; None: new memory.
 
