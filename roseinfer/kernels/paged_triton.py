@@ -259,7 +259,8 @@ def combined(
         at = kept[None, :] + split * KEPT_ROWS
         split_tops = tl.load(tops + at, mask=real, other=float("-inf"))
         split_totals = tl.load(totals + at, mask=real, other=0.0)
-        split_accs = tl.load(partial + at[:, :, None] * HEAD_DIM + dim, mask=real[:, :, None] & (dim < HEAD_DIM), other=0.0)
+        readable = real[:, :, None] & (dim < HEAD_DIM)
+        split_accs = tl.load(partial + at[:, :, None] * HEAD_DIM + dim, mask=readable, other=0.0)
         new_top = tl.maximum(top, tl.max(split_tops, axis=0))  # finite: every row sees a token of split 0
         base = tl.where(real_row, new_top, 0.0)
         shrink, weights = tl.exp2(top - base), tl.exp2(split_tops - base[None, :])
@@ -301,17 +302,17 @@ def tiling_of(num_tokens: int, num_seqs: int, group: int, head_dim: int, itemsiz
     if is_decode:
         rows = max(16, power_of_two(group))
     else:  # as many as a sequence brings on average
-        most = min(128, 16384 // dim) if itemsize == 2 else 32
+        most = min(128, 8192 // dim) if itemsize == 2 else 32
         rows = max(16, 2 * power_of_two(group), min(most, power_of_two(group * num_tokens // num_seqs)))
     if itemsize == 4:
         if is_decode and group == 1:
-            return Tiling(1, max(16, 4096 // dim), 1, 4, programs=1024, split_tokens=128)
+            return Tiling(1, max(16, 2048 // dim), 1, 2, programs=1024, split_tokens=128)
         # A product of fp32 is made of several 16-bit ones, whose values are all in registers: more threads.
-        return Tiling(rows, max(16, min(32, 2048 // dim)), 3, 8 if rows * dim > 1024 else 4, 256, split_tokens=256)
+        return Tiling(rows, max(16, min(32, 2048 // dim)), 2, 8 if rows * dim > 1024 else 4, 256, split_tokens=256)
     if not is_decode:
-        return Tiling(rows, max(16, min(64, 4096 // dim)), 3, 8 if rows * dim > 4096 else 4, 256, split_tokens=256)
+        return Tiling(rows, max(16, min(64, 8192 // dim)), 2, 8 if rows * dim > 4096 else 4, 256, split_tokens=256)
     if group > 1 and num_seqs < 4:
-        return Tiling(rows, max(16, min(128, 16384 // dim)), 2, 4, programs=256, split_tokens=128)
+        return Tiling(rows, max(16, min(128, 16384 // dim)), 3, 8, programs=256, split_tokens=128)
     if group > 1:
         return Tiling(rows, max(16, min(64, 8192 // dim)), 3, 4, programs=512, split_tokens=256)
     if num_seqs < 64:
@@ -361,9 +362,12 @@ def power_of_two(n: int) -> int:
 class TritonAttention:
     """Attention on a GPU, for launches that run one after another: they share the memory of their splits.
 
-    Called as a function, it writes K and V of N new tokens to the pool, then attends. Which launches that takes depends
-    on shapes alone: one for a batch of decodes, else two. Sums are fp32; with 16-bit tensors the softmax's weights are
-    rounded to 16 bits, too, where tensor cores multiply them.
+    Called as a function, it attends to the tokens in the pool and to N new ones, and writes K and V of these to the
+    pool, in one launch. Sums are fp32. With 16-bit tensors the softmax's weights are rounded to 16 bits, too, where
+    tensor cores multiply them; a product of fp32 is the sum of three of tf32.
+
+    On a GPU with programmatic dependent launch, query_start and context_lens must have been written before the launch
+    that precedes this one, because a program reads them while that launch is still running.
     """
 
     def __init__(self) -> None:
@@ -385,7 +389,8 @@ class TritonAttention:
             v_cache: as k_cache.
             slot_mapping: int32 [N], block * block_size + offset of each new token.
             query_start: int32 [B + 1]; tokens query_start[i] to query_start[i + 1], at least one, are sequence i's.
-            context_lens: int32 [B], tokens of each sequence, the new ones included.
+            context_lens: int32 [B], tokens of each sequence, the new ones included. K and V of the others are in the
+                pool already: no sequence sees a token there that another one brings in the same call.
             block_tables: int32 [B, W], block ids in token order; those after the last used one are ignored.
             out: memory for the result; None: new memory.
 

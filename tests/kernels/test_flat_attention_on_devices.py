@@ -8,7 +8,7 @@ import pytest
 import torch
 from devices import CUDA, DTYPES
 
-from roseinfer.kernels import paged_triton
+from roseinfer.kernels import paged_triton, triton_mode
 from roseinfer.kernels.flat_cases import CASES, batches, flat_case, judge
 from roseinfer.kernels.paged_numba import paged_attention_numba
 from roseinfer.kernels.paged_reference import paged_attention_reference
@@ -239,6 +239,18 @@ def test_what_is_launched_does_not_depend_on_lengths(monkeypatch):
         mixed = [launched([(n, 12), (m, 1), (7, 7)], columns) for n, m in ((0, 0), (200, 3))]
         mixed.append(launched([(0, 1), (220, 1), (7, 18)], columns))
         assert mixed[0] == mixed[1] == mixed[2] and len(mixed[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "capability", "overlap"),
+    [("compile", (9, 0), True), ("compile", (10, 0), True), ("compile", (8, 6), False), ("interpret", (9, 0), False)],
+)
+def test_launches_overlap_where_the_gpu_can(monkeypatch, mode, capability, overlap):
+    monkeypatch.setattr(triton_mode, "MODE", mode)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    options = triton_mode.pdl_options.__wrapped__()
+    assert options == ({"PDL": True, "launch_pdl": True} if overlap else {"PDL": False})
 
 
 @pytest.mark.needs_triton
