@@ -76,7 +76,7 @@ class Runner:
         self.device: Device = OwnClock() if overlap and model.device.type == "cpu" else InTurn()
         max_num_rows = max_num_rows or max_num_seqs
         self.inputs = BatchBuffers(max_num_seqs, max_num_tokens, max_blocks, max_num_rows, model.device, 1 + overlap)
-        self.attention = attention_for(model.device)
+        self.attention = attention_for(model.device, in_one_launch=True)
         self.attended = torch.empty(max_num_tokens, c.num_heads, c.head_dim, dtype=model.dtype, device=model.device)
         self.whole = self.whole_step()
         self.fused = fused_step_of(model)

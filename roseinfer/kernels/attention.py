@@ -26,10 +26,11 @@ class PagedAttention(Protocol):
     ) -> Tensor: ...
 
 
-def attention_for(device: torch.device) -> PagedAttention:
+def attention_for(device: torch.device, in_one_launch: bool = False) -> PagedAttention:
     """Return the attention for a device: Numba on a CPU, Triton on a GPU, PyTorch elsewhere.
 
-    A GPU's keeps memory from call to call: each owner that runs beside another needs its own.
+    A GPU's keeps memory from call to call: each owner that runs beside another needs its own. in_one_launch: no
+    sequence of a call sees a token in the pool that another one of that call brings; then a GPU saves a launch.
     """
     if device.type == "cpu":
         from .paged_numba import paged_attention_numba
@@ -38,7 +39,7 @@ def attention_for(device: torch.device) -> PagedAttention:
     if device.type == "cuda":
         from .paged_triton import TritonAttention
 
-        return TritonAttention()
+        return TritonAttention(in_one_launch)
     from .paged_reference import paged_attention_reference
 
     return paged_attention_reference

@@ -36,9 +36,10 @@ def gelu(x):
 
 @jit
 def linear_kernel(
-    out, x, weight, bias, norm_weight, norm_sums, residual, num_rows, num_out, eps,
-    WIDTH: tl.constexpr, ROWS: tl.constexpr, OUT: tl.constexpr, CHUNK: tl.constexpr, PARTS: tl.constexpr,
-    STAGES: tl.constexpr, NORM: tl.constexpr, THEN: tl.constexpr, UPCAST: tl.constexpr, PDL: tl.constexpr,
+    out, x, weight, bias, norm_weight, norm_sums, residual, num_rows, eps,
+    NUM_OUT: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, OUT: tl.constexpr, CHUNK: tl.constexpr,
+    PARTS: tl.constexpr, STAGES: tl.constexpr, NORM: tl.constexpr, THEN: tl.constexpr, UPCAST: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Compute OUT columns of ROWS rows in each program.
 
@@ -47,12 +48,12 @@ def linear_kernel(
 
         ((x - mean) / deviation * g + b) @ W.T  =  (x * g @ W.T - mean * g @ W.T) / deviation + b @ W.T
 
-    norm_sums [num_out]: g @ W.T. The bias has b @ W.T in it.
+    norm_sums [NUM_OUT]: g @ W.T. The bias has b @ W.T in it.
     """
     column = tl.program_id(0) * OUT + tl.arange(0, OUT)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     k_first = tl.arange(0, PARTS)[:, None] * (CHUNK // PARTS) + tl.arange(0, CHUNK // PARTS)[None, :]
-    real_row, real_column = row < num_rows, column < num_out
+    real_row, real_column = row < num_rows, column < NUM_OUT
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
@@ -81,7 +82,7 @@ def linear_kernel(
             matrix = matrix.to(tl.float32)
         first = tl.dot(values, matrix, first, input_precision="ieee")
         if THEN == "silu":
-            matrix = tl.load(at_weight + num_out.to(tl.int64) * WIDTH, mask=there, other=0.0)
+            matrix = tl.load(at_weight + NUM_OUT * WIDTH, mask=there, other=0.0)
             if UPCAST:
                 matrix = matrix.to(tl.float32)
             second = tl.dot(values, matrix, second, input_precision="ieee")
@@ -102,7 +103,7 @@ def linear_kernel(
         result = gelu(result)
     if THEN == "silu":
         result = result * tl.sigmoid(result) * tl.sum(second, axis=0) * scale[:, None]
-    to = row[:, None].to(tl.int64) * num_out + column[None, :]
+    to = row[:, None].to(tl.int64) * NUM_OUT + column[None, :]
     real_out = real_row[:, None] & real_column[None, :]
     if residual is not None:
         result += tl.load(residual + to, mask=real_out, other=0.0).to(tl.float32)
@@ -259,11 +260,11 @@ def matrix_of(linear: Any, norm: Any = None) -> Matrix:
 
 def linear_shape(num_rows: int, num_out: int, width: int) -> dict[str, int]:
     """Cut a product into programs: linear_kernel's constexprs and its warps, as an H200 was fastest with them."""
-    out, parts, chunk, stages = 16, 4, 256, 3
+    out, parts, chunk, stages = 32, 4, 256, 3
     if num_out <= 1024:  # so few columns that a program has 8 of them: then most multiprocessors have one
         out, parts, chunk, stages = (8, 8, 512, 4) if width > 1024 else (8, 4, 256, 4)
     if num_rows > 16:
-        parts = 8
+        out, parts = 16, 8
     chunk = max(16 * parts, min(chunk, width & -width))  # a divisor of the width needs no mask
     rows = max(16, power_of_two(num_rows))  # a tensor core takes 16 at least
     return {"ROWS": rows, "OUT": out, "CHUNK": chunk, "PARTS": parts, "STAGES": stages, "num_warps": parts}
@@ -280,9 +281,9 @@ def linear(x: Tensor, matrix: Matrix, residual: Tensor | None = None, then: str 
     out = torch.empty((num_rows, num_out), dtype=x.dtype, device=x.device)
     shape = linear_shape(num_rows, num_out, width)
     linear_kernel[-(-num_out // shape["OUT"]), -(-num_rows // shape["ROWS"])](
-        out, x, matrix.weight, matrix.bias, matrix.norm_weight, matrix.norm_sums, residual, num_rows, num_out,
-        matrix.eps, WIDTH=width, NORM=matrix.norm, THEN=then, UPCAST=int(triton_mode.MODE == "interpret"), **shape,
-        **triton_mode.pdl_options(),
+        out, x, matrix.weight, matrix.bias, matrix.norm_weight, matrix.norm_sums, residual, num_rows,
+        matrix.eps, NUM_OUT=num_out, WIDTH=width, NORM=matrix.norm, THEN=then,
+        UPCAST=int(triton_mode.MODE == "interpret"), **shape, **triton_mode.pdl_options(),
     )  # fmt: skip
     return out
 

@@ -1,10 +1,11 @@
-"""Attention over flat batches as one Triton kernel, launched once a layer.
+"""Attention over flat batches as a Triton kernel, launched once a layer.
 
 - A program serves one KV head and a tile of query rows, which are the query heads on that head (GQA) of one token, or
   of a few neighbouring tokens of a chunk. Whatever it loads of K and V serves all of its rows.
 - The pool has the tokens of earlier steps. The new ones are read where the products left them, and each program writes
   K and V of its own tile to the pool. No program reads a slot that another one writes, so a layer needs no second
-  launch, and no barrier, which a grid doesn't have.
+  launch, and no barrier, which a grid doesn't have. Only where sequences of a batch see each other's new tokens does
+  store_kernel write all of them first.
 - A small batch has few programs, and if each of them walks 32,768 tokens, most of the GPU is idle. Then the tokens that
   a tile sees are split among several programs, and the one that finishes last weights and adds what they found.
 
@@ -32,7 +33,32 @@ LOG2_E = 1.4426950408889634  # exp(x) is exp2(x * LOG2_E), and exp2 is what a GP
 COMBINED_VALUES = 512  # of the splits' results, read at a time by each warp of the program that adds them
 SCRATCH_ROWS = 1 << 14  # rows of queries, each counted once a split, whose splits are kept until they are added
 # These differ from step to step, and none of them is worth a step that waits for the compiler.
-jit = with_options(triton_mode.jit, do_not_specialize=("num_seqs", "table_row"))
+jit = with_options(triton_mode.jit, do_not_specialize=("num_rows", "num_seqs", "table_row"))
+
+
+@jit
+def store_kernel(
+    k, v, k_cache, v_cache, slot_mapping, num_rows,
+    k_token, k_head, v_token, v_head,  # strides, in elements
+    NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM_PAD: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    ROWS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Copy ROWS rows of HEAD_DIM values in each program; row r is head r % NUM_KV_HEADS of token r // NUM_KV_HEADS."""
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    token, head = row // NUM_KV_HEADS, row % NUM_KV_HEADS
+    dim = tl.arange(0, DIM_PAD)[None, :]
+    real = (row < num_rows)[:, None] & (dim < HEAD_DIM)
+    # int64, for a pool may have more than 2^31 values.
+    slot = tl.load(slot_mapping + token, mask=row < num_rows, other=0).to(tl.int64)
+    cache_row = (slot // BLOCK_SIZE * NUM_KV_HEADS + head) * BLOCK_SIZE + slot % BLOCK_SIZE
+    to = cache_row[:, None] * HEAD_DIM + dim
+    keys = tl.load(k + token[:, None] * k_token + head[:, None] * k_head + dim, mask=real)
+    values = tl.load(v + token[:, None] * v_token + head[:, None] * v_head + dim, mask=real)
+    tl.store(k_cache + to, keys, mask=real)
+    tl.store(v_cache + to, values, mask=real)
 
 
 @jit
@@ -70,7 +96,10 @@ def attend_kernel(
     tile is a sequence. SPLIT_TOKENS is 0 where nothing is split.
     """
     tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    # 1. Which tokens does the tile have? Lengths were there before the launch before this one.
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    # 1. Which tokens does the tile have?
     if TILE_TOKENS == 1:
         seq, start, first, num_new = tile, tile, 0, 1
     else:
@@ -80,9 +109,6 @@ def attend_kernel(
         first = (tile - start // TILE_TOKENS - seq) * TILE_TOKENS
         num_new = tl.load(query_start + seq + 1) - start
     num_cached = tl.load(context_lens + seq) - num_new
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
     if first >= num_new:  # a tile too many
         return
 
@@ -295,6 +321,8 @@ class Launch(NamedTuple):
 def tiling_of(num_tokens: int, num_seqs: int, group: int, head_dim: int, itemsize: int) -> Tiling:
     """Choose a batch's tiling: what was fastest on an H200, of those that do not spill registers (`roseinfer aot`).
 
+    Between the sizes that were measured, 16 sequences and 64 for one, the one for the larger is taken.
+
     num_tokens, num_seqs: of the batch; if they are equal, each sequence brings one token. itemsize: bytes of a value.
     """
     dim = padded_dim(head_dim)
@@ -308,14 +336,14 @@ def tiling_of(num_tokens: int, num_seqs: int, group: int, head_dim: int, itemsiz
         if is_decode and group == 1:
             return Tiling(1, max(16, 2048 // dim), 1, 2, programs=1024, split_tokens=128)
         # A product of fp32 is made of several 16-bit ones, whose values are all in registers: more threads.
-        return Tiling(rows, max(16, min(32, 2048 // dim)), 2, 8 if rows * dim > 1024 else 4, 256, split_tokens=256)
+        return Tiling(rows, max(16, min(32, 2048 // dim)), 2, 8 if rows * dim > 2048 else 4, 256, split_tokens=256)
     if not is_decode:
         return Tiling(rows, max(16, min(64, 8192 // dim)), 2, 8 if rows * dim > 4096 else 4, 256, split_tokens=256)
     if group > 1 and num_seqs < 4:
         return Tiling(rows, max(16, min(128, 16384 // dim)), 3, 8, programs=256, split_tokens=128)
     if group > 1:
         return Tiling(rows, max(16, min(64, 8192 // dim)), 3, 4, programs=512, split_tokens=256)
-    if num_seqs < 64:
+    if num_seqs < 32:
         return Tiling(1, max(16, 4096 // dim), 1, 2, programs=1024, split_tokens=64)
     if num_seqs < 256:  # a tensor core takes 16 rows, and 15 of them are padding: still faster than a sum
         return Tiling(16, max(16, min(64, 8192 // dim)), 3, 4, programs=1024, split_tokens=256)
@@ -344,6 +372,15 @@ def attend_launch(
     return Launch((tiles, num_kv_heads, splits), options)
 
 
+def store_shape(num_kv_heads: int, head_dim: int, block_size: int) -> dict[str, int]:
+    """Return store_kernel's constexprs."""
+    dim_pad = power_of_two(head_dim)
+    return {
+        "NUM_KV_HEADS": num_kv_heads, "HEAD_DIM": head_dim, "DIM_PAD": dim_pad, "BLOCK_SIZE": block_size,
+        "ROWS": max(1, 2048 // dim_pad),
+    }  # fmt: skip
+
+
 def query_tiles(num_tokens: int, num_seqs: int, tile_tokens: int) -> int:
     """Return the number of tiles of the grid for the new tokens: as many as any lengths may need, see sequence_of."""
     return num_seqs if tile_tokens == 1 else num_tokens // tile_tokens + num_seqs
@@ -363,14 +400,15 @@ class TritonAttention:
     """Attention on a GPU, for launches that run one after another: they share the memory of their splits.
 
     Called as a function, it attends to the tokens in the pool and to N new ones, and writes K and V of these to the
-    pool, in one launch. Sums are fp32. With 16-bit tensors the softmax's weights are rounded to 16 bits, too, where
-    tensor cores multiply them; a product of fp32 is the sum of three of tf32.
+    pool. Sums are fp32. With 16-bit tensors the softmax's weights are rounded to 16 bits, too, where tensor cores
+    multiply them; a product of fp32 is the sum of three of tf32.
 
-    On a GPU with programmatic dependent launch, query_start and context_lens must have been written before the launch
-    that precedes this one, because a program reads them while that launch is still running.
+    in_one_launch: no sequence sees a token in the pool that another one of the same call brings. Otherwise a launch of
+    its own writes all K and V first: a grid has no barrier.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, in_one_launch: bool = False) -> None:
+        self.in_one_launch = in_one_launch
         self.layout: object = None  # shapes, strides and dtypes of the last call, which all layers of a step share
         self.launch: Launch
         self.scratch: dict[int, tuple[Tensor, ...]] = {}  # by head size; kept, for graphs have its addresses
@@ -389,8 +427,7 @@ class TritonAttention:
             v_cache: as k_cache.
             slot_mapping: int32 [N], block * block_size + offset of each new token.
             query_start: int32 [B + 1]; tokens query_start[i] to query_start[i + 1], at least one, are sequence i's.
-            context_lens: int32 [B], tokens of each sequence, the new ones included. K and V of the others are in the
-                pool already: no sequence sees a token there that another one brings in the same call.
+            context_lens: int32 [B], tokens of each sequence, the new ones included.
             block_tables: int32 [B, W], block ids in token order; those after the last used one are ignored.
             out: memory for the result; None: new memory.
 
@@ -412,6 +449,8 @@ class TritonAttention:
             if head_dim not in self.scratch:
                 self.scratch[head_dim] = scratch_memory(head_dim, q.device)
 
+        if not self.in_one_launch:
+            store(k, v, k_cache, v_cache, slot_mapping)
         attend_kernel[self.launch.grid](
             out, *self.scratch[head_dim], q, k, v, k_cache, v_cache, slot_mapping, query_start, context_lens,
             block_tables, head_dim**-0.5 * LOG2_E, num_seqs, *out.stride()[:2], *q.stride()[:2], *k.stride()[:2],
@@ -419,6 +458,16 @@ class TritonAttention:
             **triton_mode.pdl_options(),
         )  # fmt: skip
         return out
+
+
+def store(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
+    """Write K and V [N, H_kv, D] of new tokens to their slots, in one launch."""
+    num_rows, (_, num_kv_heads, block_size, head_dim) = len(k) * k.size(1), k_cache.shape
+    shape = store_shape(num_kv_heads, head_dim, block_size)
+    store_kernel[(-(-num_rows // shape["ROWS"]),)](
+        k, v, k_cache, v_cache, slot_mapping, num_rows, *k.stride()[:2], *v.stride()[:2], **shape,
+        **triton_mode.pdl_options(),
+    )  # fmt: skip
 
 
 def scratch_memory(head_dim: int, device: torch.device) -> tuple[Tensor, ...]:

@@ -78,7 +78,7 @@ class Rank:
     def make_pool(self, num_blocks: int, block_size: int, max_num_tokens: int) -> None:
         c = self.model.config
         self.pool = KVPool(self.model, num_blocks, block_size)
-        self.attention = attention_for(self.device)
+        self.attention = attention_for(self.device, in_one_launch=True)
         self.attended = torch.empty(max_num_tokens, c.num_heads, c.head_dim, dtype=self.model.dtype, device=self.device)
 
     def forward(self, inputs: dict[str, np.ndarray], copies: dict[int, int]) -> None:

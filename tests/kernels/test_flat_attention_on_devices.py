@@ -21,6 +21,7 @@ BACKENDS = [
     paged_attention_reference,
     paged_attention_numba,
     pytest.param(TritonAttention(), marks=pytest.mark.needs_triton),
+    pytest.param(TritonAttention(in_one_launch=True), marks=pytest.mark.needs_triton),
 ]
 
 
@@ -54,9 +55,8 @@ def attend(q, k_cache, v_cache, query_start, context_lens, block_tables, *, seen
     return out.to(q.dtype)
 
 
-every_backend = pytest.mark.parametrize(
-    "attention", BACKENDS, ids=lambda attention: getattr(attention, "__name__", type(attention).__name__)
-)
+NAMES = ["reference", "numba", "triton", "triton in one launch"]
+every_backend = pytest.mark.parametrize("attention", BACKENDS, ids=NAMES)
 
 
 # With 16 bits, loads and stores are what differs: a part of the cases shows it.
@@ -79,7 +79,8 @@ def test_every_backend_on_every_case(attention, name, dtype):
 @pytest.mark.parametrize("name", CASES)
 def test_the_kernels_of_a_gpu_on_every_case(name, dtype, device):
     case = flat_case(**CASES[name], dtype=dtype, device=device)
-    assert judge(TritonAttention(), paged_attention_reference, case).verdict == "ok"
+    for in_one_launch in (False, True):
+        assert judge(TritonAttention(in_one_launch), paged_attention_reference, case).verdict == "ok"
 
 
 @every_backend
@@ -177,7 +178,7 @@ def test_splits_of_every_length_add_up(monkeypatch, splits, new, group, device):
     monkeypatch.setattr(paged_triton, "tiling_of", small_splits)
     cached = [max(0, n * 32 + beside) for n in range(6) for beside in (-1, 0, 1)]
     case = flat_case([(n, new) for n in cached], group=group, num_kv_heads=1, device=device)
-    attention = TritonAttention()
+    attention = TritonAttention(in_one_launch=True)
     for _ in range(2):
         assert judge(attention, paged_attention_reference, case).verdict == "ok"
         *_, counters = attention.scratch[32]
@@ -191,8 +192,24 @@ def test_new_tokens_are_seen_without_the_pool(group, new):
     """Programs run one after another in the interpreter, where a slot may be written already; on a GPU they race."""
     case = flat_case([(0, new), (600, new), (15, new)], group=group)
     elsewhere = case._replace(slot_mapping=torch.full_like(case.slot_mapping, (len(case.k_cache) - 1) * 16))
-    attention = TritonAttention()
+    attention = TritonAttention(in_one_launch=True)
     assert torch.equal(attention(*elsewhere.with_own_pool()), attention(*case.with_own_pool()))
+
+
+@pytest.mark.parametrize("attention", BACKENDS[1:3], ids=NAMES[1:3])
+def test_rows_of_one_sequence_see_each_other(attention, device):
+    """Stage 19 verifies a draft as rows that share a table: each sees those before it, wherever they stand."""
+    device = "cpu" if attention is paged_attention_numba else device
+    case = flat_case([(20, 5)], group=2, device=device)
+    backwards = torch.arange(4, -1, -1, device=device)
+    rows = case._replace(
+        **{name: getattr(case, name)[backwards] for name in ("q", "k", "v", "slot_mapping")},
+        query_start=torch.arange(6, dtype=torch.int32, device=device),
+        context_lens=(21 + backwards).int(),
+        block_tables=case.block_tables.repeat(5, 1),
+    )
+    wanted = paged_attention_reference(*case.with_own_pool())[backwards]
+    assert torch.allclose(attention(*rows.with_own_pool()), wanted, atol=1e-5)
 
 
 @pytest.mark.needs_triton
@@ -225,7 +242,7 @@ def test_what_is_launched_does_not_depend_on_lengths(monkeypatch):
             return launch
 
     monkeypatch.setattr(paged_triton, "attend_kernel", Recorded(paged_triton.attend_kernel))
-    attention = TritonAttention()
+    attention = TritonAttention(in_one_launch=True)
 
     def launched(sequences, columns):
         case = flat_case(sequences, group=2, spare_columns=columns - max(-(-sum(lens) // 16) for lens in sequences))
