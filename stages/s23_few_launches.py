@@ -149,7 +149,7 @@ class FewLaunches(Graphs):
     def __init__(self, model: Model, *, num_blocks: int, block_size: int = 64, max_num_seqs: int = 64) -> None:
         triton_mode.require_triton(model.device.type)
         super().__init__(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs)
-        self.row_major: Any = model  # its matrices as they are, which stage 12 packs on a CPU
+        self.row_major = model  # its matrices as they are, which stage 12 packs on a CPU
 
     @classmethod
     def why_untimed(cls, device: torch.device) -> str | None:
@@ -158,9 +158,10 @@ class FewLaunches(Graphs):
         return triton_mode.unavailable(device.type)
 
     def static_step(self, bucket: int) -> Callable[[], tuple[Tensor, Tensor]]:
-        if not isinstance(self.row_major, GPT2):
-            return super().static_step(bucket)
         inputs, c, model = self.inputs_on_device, self.config, self.row_major
+        if not isinstance(model, GPT2):
+            return super().static_step(bucket)
+        blocks: Any = model.h
         token_ids, positions = inputs["token_ids"][:bucket], inputs["positions"][:bucket]
         where = (
             inputs["slot_mapping"][:bucket], inputs["query_start"][: bucket + 1],
@@ -170,10 +171,11 @@ class FewLaunches(Graphs):
 
         def step() -> tuple[Tensor, Tensor]:
             x = model.wte(token_ids) + model.wpe(positions)
-            for layer, block in enumerate(model.h):
+            for layer, block in enumerate(blocks):
                 heads = fused_linear(x, *matrix(block.attn.c_attn), norm=norm(block.ln_1)).view(bucket, -1, c.head_dim)
                 q, k, v = heads.split((c.num_heads, c.num_kv_heads, c.num_kv_heads), dim=1)
-                self.attention(q, k, v, *self.pool[:, layer], *where, attended)
+                k_cache, v_cache = self.pool[:, layer]
+                self.attention(q, k, v, k_cache, v_cache, *where, attended)
                 x = fused_linear(attended.flatten(1), *matrix(block.attn.c_proj), residual=x)
                 up = fused_linear(x, *matrix(block.mlp.c_fc), norm=norm(block.ln_2), gelu=True)
                 x = fused_linear(up, *matrix(block.mlp.c_proj), residual=x)
