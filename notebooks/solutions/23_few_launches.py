@@ -54,8 +54,6 @@ def norm_product_kernel(
 
 # --- 23.4
 class MyStep(FewLaunches):
-    name = "my_step"
-
     def static_step(self, bucket):
         if bucket > 16:
             return Graphs.static_step(self, bucket)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
+from roseinfer.arguments import counted
 from roseinfer.generate import generate
 from roseinfer.kernels import triton_mode
 from roseinfer.reference import reference_generate
@@ -174,10 +175,12 @@ def chosen_by_rows(answer: Any) -> None:
     for bucket, products in _products_by_bucket(answer):
         fused = products.count(FUSED)
         if not products:
-            raise Wrong(f"the step for {bucket} rows has no matrix product: return what stage 13 or 23 returns for it")
+            raise Wrong(
+                f"the step for {counted(bucket, 'row')} has no matrix product: return what stage 13 or 23 returns for it"
+            )
         if bucket <= FEW and fused < len(products):
             others = f"{len(products) - fused} of {len(products)} products are not stage 23's kernel"
-            raise Wrong(f"in the step for {bucket} rows {others}: up to {FEW} rows it runs as in stage 23")
+            raise Wrong(f"in the step for {counted(bucket, 'row')} {others}: up to {FEW} rows it runs as in stage 23")
         if bucket > FEW and fused:
             raise Wrong(
                 f"in the step for {bucket} rows {fused} of {len(products)} products are stage 23's kernel: with more "
@@ -190,8 +193,6 @@ def _products_by_bucket(stage_class: Any) -> Iterator[tuple[int, list[str]]]:
     """Yield the names of the matrix products in the step that the stage captures, for each of BUCKETS."""
     stage: Any = stage_on_copy(stage_class, drawn_model().to(DEVICE), num_blocks=8)
     for bucket in BUCKETS:
-        stage.write_padding(0, bucket)
-        stage.write_tables([], [])
         yield bucket, [name for name in launches_of(stage, bucket) if kind_of(name) == PRODUCTS]
 
 

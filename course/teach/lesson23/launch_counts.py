@@ -16,10 +16,8 @@ from roseinfer.profiling.data_sheets import data_sheet
 from roseinfer.stage import Stage
 
 from ..lesson13.step_operations import operations_of
-from ..measure.ready_batch import ready_batch
 from ..views.rows_table import table
 
-PROMPT_LEN = 8
 FUSED = "fused_linear"  # the kernel of stage 23
 PRODUCTS = "products"
 KINDS = {  # what a kind's operations have in their names; the first kind that fits counts
@@ -37,13 +35,15 @@ US = 1e6
 def launches_of(stage: Any, bucket: int) -> list[str]:
     """List the operations that a step for `bucket` rows starts, by name, on any device; views start nothing.
 
-    A stage's kernel counts once, and so does attention, which on a GPU may be more than one launch.
+    All rows are padding. A stage's kernel counts once, and so does attention, which on a GPU may be a few launches.
     """
     inside = stage.attention
 
     def attention(*given: Any) -> Any:
         return inside(*given)
 
+    stage.write_padding(0, bucket)
+    stage.write_tables([], [])
     stage.attention = operation(attention)
     try:
         with torch.inference_mode():
@@ -62,10 +62,8 @@ def count_launches(stage_classes: Sequence[type[Stage]], model: Model, batch_siz
     rows = []
     for size in batch_sizes:
         for stage_class in stage_classes:
-            stage: Any
-            stage, seqs = ready_batch(stage_class, model, [PROMPT_LEN] * size, steps=1)
-            bucket = next(each for each in stage.buckets if each >= len(seqs))
-            counts = Counter(map(kind_of, launches_of(stage, bucket)))
+            stage: Any = stage_class(model, num_blocks=1, max_num_seqs=size)
+            counts = Counter(map(kind_of, launches_of(stage, size)))
             row = {"stage": stage_class.name, "sequences": size}
             rows.append(row | {kind: counts[kind] for kind in (*KINDS, REST)} | {"all": counts.total()})
     return table(rows, title=f"What one decode step starts, {model.config.num_layers} layers")

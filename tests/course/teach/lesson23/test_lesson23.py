@@ -201,12 +201,12 @@ class BySteps(Graphs):
 
 STEPS = {
     "as in stage 23": (FewLaunches, "in the step for 17 rows 9 of 9 products are stage 23's kernel"),
-    "as in stage 13": (Graphs, "in the step for 1 rows 9 of 9 products are not stage 23's kernel"),
-    "the other way round": (TheOtherWay, "in the step for 1 rows"),
+    "as in stage 13": (Graphs, "in the step for 1 row 9 of 9 products are not stage 23's kernel"),
+    "the other way round": (TheOtherWay, "in the step for 1 row"),
     "16 are many": (From16, "in the step for 16 rows 9 of 9 products are not stage 23's kernel: up to 16 rows"),
     "17 are few": (From32, "in the step for 17 rows"),
     "fewer rows than asked for": (ByLayers, "in the step for 17 rows"),
-    "a step that does nothing": (Nothing, "the step for 1 rows has no matrix product"),
+    "a step that does nothing": (Nothing, "the step for 1 row has no matrix product"),
     "other tokens": (OneTokenLess, "prompt 0 of 3: "),
     "no stage": (3, "expected a subclass of FewLaunches, got 3"),
 }
