@@ -15,10 +15,7 @@ from roseinfer.sequence import SamplingParams
 from stages import FewLaunches, Graphs
 from stages.s23_few_launches import program_shape
 
-pytestmark = [
-    pytest.mark.needs_triton,
-    pytest.mark.skipif(triton_mode.MODE != "interpret", reason="the model is on the CPU"),
-]
+pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
 LENGTHS = (5, 1, 13, 8, 30)
 
 
@@ -55,7 +52,6 @@ def test_logits_and_the_pool_are_those_of_stage_13():
     )  # without the block of padding rows
 
 
-@pytest.mark.slow
 def test_tokens_are_those_of_both_oracles():
     model = small_model()
     stage = FewLaunches(model, num_blocks=40, block_size=8)

@@ -176,7 +176,7 @@ def chosen_by_rows(answer: Any) -> None:
         fused = products.count(FUSED)
         if not products:
             raise Wrong(
-                f"the step for {counted(bucket, 'row')} has no matrix product: return what stage 13 or 23 returns for it"
+                f"the step for {counted(bucket, 'row')} has no product: return what stage 13 or 23 returns for it"
             )
         if bucket <= FEW and fused < len(products):
             others = f"{len(products) - fused} of {len(products)} products are not stage 23's kernel"

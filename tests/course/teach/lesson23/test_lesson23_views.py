@@ -10,13 +10,10 @@ from oracles import small_model
 
 from course import teach
 from course.teach.lesson23.step_profile import chart_of, recorded, short
-from roseinfer.kernels import triton_mode
 from stages import FewLaunches, Graphs
 
-on_the_cpu = pytest.mark.skipif(triton_mode.MODE != "interpret", reason="the model is on the CPU")
 
-
-@on_the_cpu
+@pytest.mark.slow
 @pytest.mark.needs_triton
 def test_a_layer_has_half_as_many_launches():
     model = small_model()
