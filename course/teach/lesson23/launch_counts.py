@@ -90,10 +90,10 @@ def least_times(
             num_bytes = floor.weight_bytes + floor.kv_bytes
             reading, starting = US * num_bytes / rate, launches(config) * LAUNCH_US
             rows.append({
-                "model": spec, "sequences": size, "MB": num_bytes / 1e6, "reading them, us": reading,
-                "launches": launches(config), "starting them, us": starting,
+                "model": spec, "sequences": size, "MB": num_bytes / 1e6, "reading, µs": reading,
+                "launches": launches(config), "starting, µs": starting,
                 "bound by": "reading" if reading > starting else "launches",
             })  # fmt: skip
-    formats = {name: "{:,.0f}" for name in rows[0] if "us" in name or name == "MB"}
-    note = f"{context} cached tokens a sequence; {LAUNCH_US:g} us to start a kernel inside a graph"
+    formats = {name: "{:,.0f}" for name in rows[0] if "µs" in name or name == "MB"}
+    note = f"{context} cached tokens a sequence; {LAUNCH_US:g} µs to start a kernel inside a graph"
     return table(rows, title=f"A decode step in bf16 on an {gpu}, by its data sheet", note=note, formats=formats)

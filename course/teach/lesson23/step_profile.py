@@ -126,7 +126,7 @@ def short(name: str) -> str:
 
 def card_of(step: StepKernels) -> str:
     """Chart a step's kernels below a sentence about it, as HTML."""
-    times = f"{step.step_us:,.0f} us a step. Reading its bytes alone would take {step.bytes_us:,.0f} us."
+    times = f"{step.step_us:,.0f} µs a step. Reading its bytes alone would take {step.bytes_us:,.0f} µs."
     return f"<p><b>{html.escape(step.where)}</b>: {step.launches} launches, {times}</p>{chart_of(step).to_html()}"
 
 
@@ -138,12 +138,12 @@ def chart_of(step: StepKernels) -> Chart:
     shown, rest = step.kernels[:SHOWN], step.kernels[SHOWN:]
     if rest:
         shown = (*shown, (f"{len(rest)} others", sum(n for _, n, _ in rest), sum(us for *_, us in rest)))
-    rows = [{"kernel": f"{n} x {name}", "us": us, "each": f"{us / n:.1f} us each"} for name, n, us in shown]
+    rows = [{"kernel": f"{n} x {name}", "us": us, "each": f"{us / n:.1f} µs each"} for name, n, us in shown]
     frame = pd.DataFrame(rows)
     bars = alt.Chart(csv_data(frame), width=PAGE_WIDTH - 360, height=alt.Step(HEIGHT)).encode(
         alt.X("us:Q", title="microseconds of all its launches together"),
         alt.Y("kernel:N", sort=None, title=None, axis=alt.Axis(labelLimit=340)),
     )
     labels = bars.mark_text(align="left", dx=4).encode(alt.Text("each:N"))
-    said = ", ".join(f"{row['kernel']} {row['us']:.0f} us" for row in rows)
+    said = ", ".join(f"{row['kernel']} {row['us']:.0f} µs" for row in rows)
     return Chart(bars.mark_bar(color=PALETTE[0]) + labels, f"{step.launches} launches of a decode step: {said}")

@@ -52,7 +52,7 @@ def test_the_run_with_the_most_or_the_fewest_launches_is_shown(tmp_path):
     run(tmp_path, "cpu", "a CPU", 0, on_cpu=True)
     for which, device, launches in (("most", "card of old", 168), ("fewest", "card of new", 67)):
         shown = teach.recorded_step("random:gpt2", 8, which, tmp_path)
-        assert len(shown.cards) == 1 and f"<b>{device}, commit b28c777</b>: {launches} launches, 20 us a step" in str(
+        assert len(shown.cards) == 1 and f"<b>{device}, commit b28c777</b>: {launches} launches, 20 µs a step" in str(
             shown.cards
         )
         assert device not in repr(shown), "another report changes no recorded output"
@@ -62,7 +62,7 @@ def test_kernels_come_longest_first_with_the_time_of_one(tmp_path):
     run(tmp_path, "one", "a card", 5)
     [step] = recorded("random:gpt2", 8, tmp_path)
     assert [name for name, *_ in step.kernels] == ["gemm", "add<BFloat16>"]
-    assert chart_of(step).text == "5 launches of a decode step: 1 x gemm 9 us, 4 x add<BFloat16> 4 us"
+    assert chart_of(step).text == "5 launches of a decode step: 1 x gemm 9 µs, 4 x add<BFloat16> 4 µs"
 
 
 def test_without_a_recorded_run_it_says_so(tmp_path):
