@@ -82,7 +82,7 @@ register(
 
 # 23.2 and 23.3
 
-EDGES = [(1, 1, 1), (1, 1, 16), (1, 16, 17), (2, 17, 1), (16, 16, 16), (15, 33, 20), (3, 40, 40)]
+EDGES = [(1, 1, 1), (1, 1, 64), (1, 32, 65), (2, 33, 1), (16, 32, 64), (15, 65, 70), (3, 70, 140)]
 ALL_CHUNKS = {
     "only the first chunk counts: the loop goes on to WIDTH": {"range(0, WIDTH, CHUNK)": "range(0, CHUNK, CHUNK)"},
     "only the last chunk counts: give tl.dot the sums so far": {
@@ -99,7 +99,7 @@ ALL_CHUNKS = {
 
 
 def _draw_product(rng: Random) -> Case:
-    return rng.randint(1, 16), rng.randint(1, 40), rng.randint(1, 40)
+    return rng.randint(1, 16), rng.randint(1, 70), rng.randint(1, 140)
 
 
 BIAS = "    sums += tl.load(bias + column, mask=real_column, other=0.0)[None, :]\n"

@@ -10,11 +10,11 @@ from torch import Tensor
 from ..lessona3.rungs import Rung, matrix, power_of_two, unwritten, values, weights
 from ..lessona3.watch import Launch
 
-SIDE = 16  # of a tile: the least that tl.dot multiplies on a GPU
+ROWS, COLUMNS, CHUNK = 16, 32, 64  # different ones, so that none stands for another; 16 is tl.dot's least on a GPU
 
 
 def tiles(num_rows: int, width: int) -> dict[str, int]:
-    return {"WIDTH": width, "ROWS": max(SIDE, power_of_two(num_rows)), "COLUMNS": SIDE, "CHUNK": SIDE}
+    return {"WIDTH": width, "ROWS": max(ROWS, power_of_two(num_rows)), "COLUMNS": COLUMNS, "CHUNK": CHUNK}
 
 
 def few_rows(num_rows: int, num_out: int, width: int) -> Launch:
@@ -26,7 +26,7 @@ def few_rows(num_rows: int, num_out: int, width: int) -> Launch:
         "num_rows": num_rows,
         "num_out": num_out,
     }
-    return Launch(arguments, -(-num_out // SIDE), tiles(num_rows, width))
+    return Launch(arguments, -(-num_out // COLUMNS), tiles(num_rows, width))
 
 
 def norm_in_front(num_rows: int, num_out: int, width: int, eps: float) -> Launch:
@@ -41,7 +41,7 @@ def norm_in_front(num_rows: int, num_out: int, width: int, eps: float) -> Launch
         "num_out": num_out,
         "eps": eps,
     }
-    return Launch(arguments, -(-num_out // SIDE), tiles(num_rows, width))
+    return Launch(arguments, -(-num_out // COLUMNS), tiles(num_rows, width))
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor, **_: Any) -> Tensor:
@@ -55,5 +55,5 @@ def normed_product(x: Tensor, norm: Tensor, weight: Tensor, eps: float, **_: Any
     return (normed @ weight.double().T).float()
 
 
-FEW_ROWS = Rung("23.2", "a product for a few rows", few_rows, (3, 20, 40), product)
-NORM_IN_FRONT = Rung("23.3", "the norm in front", norm_in_front, (3, 20, 40, 0.5), normed_product)
+FEW_ROWS = Rung("23.2", "a product for a few rows", few_rows, (3, 40, 100), product)
+NORM_IN_FRONT = Rung("23.3", "the norm in front", norm_in_front, (3, 40, 100, 0.5), normed_product)

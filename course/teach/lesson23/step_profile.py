@@ -57,7 +57,7 @@ def profile_step(stage_class: type[Stage], spec: str = "random:gpt2", batch_size
     """
     what = f"kernels of a decode step of {stage_class.name}, {spec}, {counted(batch_size, 'sequence')}"
     cards = [card_of(measured(stage_class, spec, batch_size))] if torch.cuda.is_available() else []
-    return Recorded(what, cards, "a profile on this machine's GPU", "measured here once there is a GPU")
+    return Recorded(what, cards, "profiles on this machine's GPU", "measured here once there is a GPU")
 
 
 def measured(stage_class: type[Stage], spec: str, batch_size: int) -> StepKernels:

@@ -75,12 +75,12 @@ test_a_wrong_product = refused(
             ("sums, mask=real_row[:, None] & real_column[None, :])", "sums)"),
             "program 0 stores to offset 1 of out",
         ),
-        "one program does all": (("tl.program_id(0) * COLUMNS", "0"), "out[0, 16] is never stored"),
+        "one program does all": (("tl.program_id(0) * COLUMNS", "0"), "out[0, 32] is never stored"),
         "the weight is loaded twice": (
             ("        sums = tl.dot", f"        matrix = tl.load(weight + at, mask={MATRIX})\n        sums = tl.dot"),
             "right everywhere, but a program loads a value of weight 2 times; the budget is 1",
         ),
-        "a mask of one dimension": (("real_row[:, None] & real[None, :]", "real_row & real"), "loads offset 1 of x"),
+        "a mask of one dimension": (("real_row[:, None] & real[None, :]", "real_row & real"), "two tiles do not fit. A mask of rows"),
     },
 )
 test_a_right_product = accepted(
