@@ -80,7 +80,7 @@ test_a_wrong_product = refused(
             ("        sums = tl.dot", f"        matrix = tl.load(weight + at, mask={MATRIX})\n        sums = tl.dot"),
             "right everywhere, but a program loads a value of weight 2 times; the budget is 1",
         ),
-        "a mask of one dimension": (("real_row[:, None] & real[None, :]", "real_row & real"), "two tiles do not fit. A mask of rows"),
+        "a mask of one dimension": (("real_row[:, None] & real[None, :]", "real_row & real"), "two tiles do not fit"),
     },
 )
 test_a_right_product = accepted(
