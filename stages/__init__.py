@@ -19,15 +19,16 @@ from .s17_policies import Policies
 from .s18_one_kernel import OneKernel
 from .s19_speculative import Speculative
 from .s21_tensor_parallel import TensorParallel
+from .s23_few_launches import FewLaunches
 
 LADDER = (
     NaiveCat, PreallocGather, SelectAppend, VectorizedGather, BlockTable, BlockTableCache, TritonPaged, NumbaPaged,
     OneTable, FusedStep, PackedWeights, Graphs, TokenBudget, PrefixCache, Overlap,
-    Policies, OneKernel, Speculative, TensorParallel,
+    Policies, OneKernel, Speculative, TensorParallel, FewLaunches,
 )  # fmt: skip
 
 __all__ = [
-    "LADDER", "BlockTable", "BlockTableCache", "FusedStep", "Graphs", "NaiveCat", "NumbaPaged", "OneKernel", "OneTable",
-    "Overlap", "PackedWeights", "Policies", "PreallocGather", "PrefixCache", "SelectAppend", "Speculative",
-    "TensorParallel", "TokenBudget", "TritonPaged", "VectorizedGather",
+    "LADDER", "BlockTable", "BlockTableCache", "FewLaunches", "FusedStep", "Graphs", "NaiveCat", "NumbaPaged",
+    "OneKernel", "OneTable", "Overlap", "PackedWeights", "Policies", "PreallocGather", "PrefixCache", "SelectAppend",
+    "Speculative", "TensorParallel", "TokenBudget", "TritonPaged", "VectorizedGather",
 ]  # fmt: skip

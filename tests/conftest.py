@@ -20,9 +20,10 @@ from oracles import small_model  # noqa: E402
 
 from roseinfer.kernels import triton_mode  # noqa: E402
 from roseinfer.models import GPT2, load_model  # noqa: E402
-from stages import TritonPaged  # noqa: E402
+from stages import FewLaunches, TritonPaged  # noqa: E402
 
 torch.set_num_threads(1)
+IN_TRITON = (TritonPaged, FewLaunches)
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +36,7 @@ def one_thread_and_gradients() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Select the cases of a GPU for `-m gpu` and for no other command, and skip what this machine cannot run. Cases of
-    the stage that is a Triton kernel need no mark.
+    the stages with a Triton kernel need no mark.
 
     Raises UsageError for a case of a GPU in another file than test_*_on_devices.py: `make gpu-report` would miss it.
     """
@@ -51,7 +52,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=reason))
     if triton_mode.language() is None:
         for item in items:
-            if item.get_closest_marker("needs_triton") or any(value is TritonPaged for value in parameters(item)):
+            if item.get_closest_marker("needs_triton") or any(
+                value in IN_TRITON for value in parameters(item) if isinstance(value, type)
+            ):
                 item.add_marker(pytest.mark.skip(reason=triton_mode.unavailable()))
 
 

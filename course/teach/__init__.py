@@ -99,6 +99,8 @@ from .lesson21.split_picture import draw_split
 from .lesson22.contest_cell import ENGINE_ENTRY, run_contest, say_contest
 from .lesson22.contest_pictures import draw_contest, draw_workload, profile_contest
 from .lesson22.step_counts import compare_policies, count_steps
+from .lesson23.launch_counts import count_launches, least_times
+from .lesson23.step_profile import profile_step, recorded_step
 from .lessona1.attention_maps import draw_attention_maps
 from .lessona1.attention_walk import walk_attention
 from .lessona1.forward_times import time_forwards

@@ -17,7 +17,7 @@ NAMES = [cls.name for cls in LADDER]
 
 
 # Their steps take seconds: in Triton's interpreter, and in two processes.
-AT_NIGHT = ("s07", "s21")
+AT_NIGHT = ("s07", "s21", "s23")
 
 
 @pytest.mark.parametrize("stage", LADDER, ids=lambda cls: cls.name)
@@ -40,7 +40,7 @@ def test_a_stage_computes_what_it_did_when_it_was_published(stage):
     )
 
 
-BASES = {"s21_tensor_parallel": "s10_one_table"}
+BASES = {"s21_tensor_parallel": "s10_one_table", "s23_few_launches": "s13_graphs"}
 
 
 def test_the_tokens_were_frozen_on_the_model_that_is_bundled():

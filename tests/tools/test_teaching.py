@@ -31,7 +31,7 @@ TEACHING = ROOT / "teaching"
 README = (TEACHING / "README.md").read_text(encoding="utf-8")
 TIMETABLES = timetables.load()
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-DAYS = (*(f"day-{n}" for n in range(1, 17)), "day-0")  # before the first day: the background notebooks, a1 to a3
+DAYS = (*(f"day-{n}" for n in range(1, 18)), "day-0")  # before the first day: the background notebooks, a1 to a3
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 COURSE = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["course"]]
 DEPENDENCIES = {r.name: r for r in map(Requirement, COURSE)}

@@ -6,7 +6,7 @@ from random import Random
 
 from ..exercises.drawn import Case, draw, inputs
 from .rung_checks import Mistakes, register_rung
-from .rungs import power_of_two, weights
+from .rungs import RUNGS, power_of_two, weights
 
 # a3.1 and a3.2
 
@@ -37,13 +37,13 @@ def _draw_any(rng: Random) -> Case:
 
 
 register_rung(
-    "a3.1",
+    RUNGS["a3.1"],
     [(2, 2), (4, 4), (4, 2), (12, 4), (32, 16), *draw(_draw_whole, 45)],
     _sum_mistakes(mask=""),
     inputs("n", "BLOCK"),
 )
 register_rung(
-    "a3.2",
+    RUNGS["a3.2"],
     [(1, 2), (2, 2), (3, 2), (4, 4), (5, 4), (17, 16), (90, 4), *draw(_draw_any, 44)],
     _sum_mistakes(mask=", mask=real"),
     inputs("n", "BLOCK"),
@@ -67,7 +67,7 @@ def _describe_matrix(rows: int, columns: int) -> str:
 
 
 register_rung(
-    "a3.3",
+    RUNGS["a3.3"],
     [(1, 1), (1, 3), (2, 3), (3, 1), (4, 4), (2, 5), (2, 90), *draw(_draw_matrix, 44)],
     {
         "every program sums up the first row: row r begins at r * num_columns": {"row * num_columns + ": ""},
@@ -84,7 +84,7 @@ register_rung(
 
 SCALES = ((1.0, 0.0), (1.0, 0.0), (1.0, -200.0), (1.0, -800.0), (1.0, 800.0), (100.0, 0.0))
 register_rung(
-    "a3.4",
+    RUNGS["a3.4"],
     [
         (1, 1, 1.0, 0.0),
         (1, 3, 1.0, 0.0),
@@ -131,7 +131,7 @@ def _draw_product(rng: Random) -> Case:
 
 
 register_rung(
-    "a3.5",
+    RUNGS["a3.5"],
     [
         (1, 1, "contiguous", 1),
         (2, 2, "contiguous", 2),
@@ -182,7 +182,7 @@ def _nan_of_long(rows: int, columns: int, kind: str, tile: int) -> str:
 
 
 register_rung(
-    "a3.6",
+    RUNGS["a3.6"],
     [
         (1, 1, "", 2),
         (1, 4, "", 4),
@@ -231,7 +231,7 @@ def _draw_scores(rng: Random) -> Case:
 
 
 register_rung(
-    "a3.7",
+    RUNGS["a3.7"],
     [(1, 2, 4), (2, 2, 4), (3, 2, 4), (4, 4, 2), (5, 4, 2), (8, 8, 4), (40, 2, 4), *draw(_draw_scores, 44)],
     {
         INDEX: {"tl.load(block_table + index)": "index"},
@@ -259,7 +259,7 @@ def _describe_attention(context_len: int, block_size: int, head_dim: int, kind: 
 
 
 register_rung(
-    "a3.8",
+    RUNGS["a3.8"],
     [
         (1, 2, 4, ""),
         (2, 2, 4, ""),

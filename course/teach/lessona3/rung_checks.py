@@ -20,12 +20,12 @@ from ..exercises.tensor_checks import require_unchanged
 from ..exercises.wrong import Failed, Wrong
 from ..measure.kernel_loads import plain_function
 from .arena import Arena
-from .rung_record import record
-from .rungs import RUNGS, Rung, solved
+from .rung_record import record_launch
+from .rungs import Rung, solved
 from .source_hints import calls_softmax, hint_of
 from .watch import Descriptor, Launch, Record, WrongAccess, innermost, recorded
 
-WITH_TILES = ("a3.5", "a3.7", "a3.8")  # of two dimensions
+WITH_TILES = ("a3.5", "a3.7", "a3.8", "23.2", "23.3")  # of two dimensions
 UNFIT = (
     "two tiles do not fit. A mask of rows or slots needs [:, None] beside a tile with two dimensions. tl.sum over "
     "axis=1 leaves a value per row or slot, over axis=0 one per column"
@@ -38,7 +38,7 @@ Mistakes = Mapping[str, Mapping[str, str]]  # what is said about a kernel -> the
 
 
 def register_rung(
-    rung_id: str,
+    rung: Rung,
     cases: Sequence[Case],
     mistakes: Mistakes,
     describe: Describe,
@@ -50,7 +50,6 @@ def register_rung(
     if_nan: what NaN means that comes from no load, or what it means on a case.
     budget: how often a value of a tensor may be loaded at most.
     """
-    rung = RUNGS[rung_id]
     known = {why: partial(_out_of, rung, tuple(changes.items())) for why, changes in mistakes.items()}
     expected = Expected(lambda *case: rung.right(**rung.launch(*case).arguments), known, explain_tensor)
     comparison = Comparison(cases, expected, describe, partial(_run, rung, if_nan=if_nan))
@@ -70,9 +69,9 @@ def register_rung(
                 raise
             raise Wrong(f"{wrong}{'' if str(wrong)[-1] in '.?' else '.'} In your kernel: {hint}") from wrong
         if budget and triton_mode.MODE == "interpret":
-            _require_budget(record(rung_id, rung.shown, answer), budget)
+            _require_budget(record_launch(rung.launch(*rung.shown), answer), budget)
 
-    register(rung_id, check, comparison)
+    register(rung.id, check, comparison)
 
 
 @cache

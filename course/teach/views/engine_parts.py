@@ -40,7 +40,7 @@ QUEUE = Part("queue", "holds requests until a policy chooses one", ("17", "22"),
 SCHEDULER = Part("scheduler", "chooses the tokens of a step within a budget, and reserves blocks", ("14",), 168, 88)
 INPUTS = Part("inputs", "writes block tables, positions and slots", ("05", "06", "10"), 276, 84)
 LAUNCH = Part("launch", "starts a step, captured once as a graph", ("13", "18"), 370, 74)
-WEIGHTS = Part("weights", "multiply all tokens of the step, in parts on several devices", ("12", "21"), 472, 66)
+WEIGHTS = Part("weights", "multiply all tokens of the step, in parts on several devices", ("12", "21", "23"), 472, 66)
 ATTENTION = Part(
     "attention", "writes K and V to the pool, and reads all that is cached", ("05", "07", "09", "10"), 554, 86
 )

@@ -15,7 +15,7 @@ from roseinfer.engine.as_stage import EngineStage
 from roseinfer.engine.decode_graphs import sizes_up_to
 from roseinfer.models import Model
 from roseinfer.stage import Stage
-from stages import LADDER, NaiveCat, TritonPaged
+from stages import LADDER, FewLaunches, NaiveCat, TritonPaged
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +44,7 @@ LONG = ("equals_transformers_in_full_size", "very_long_sequences")
 
 
 def is_daily(promise: Promise, stage_class: type[Stage]) -> bool:
-    if stage_class is TritonPaged:
+    if stage_class in (TritonPaged, FewLaunches):
         return promise.name in INTERPRETED
     if promise.name in LONG:
         return stage_class in (NaiveCat, EngineStage)

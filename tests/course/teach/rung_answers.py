@@ -1,5 +1,5 @@
-"""Answers to a3's rungs, made from the solutions with some texts in place of others. Triton reads a kernel's source, so
-each gets lines that it can find."""
+"""Answers to the kernels of a3 and of lesson 23, made from the solutions with some texts in place of others. Triton
+reads a kernel's source, so each gets lines that it can find."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from course.teach.exercises.solutions import parse_solutions
 from roseinfer.kernels import triton_mode
 from roseinfer.paths import ROOT
 
-SOLUTIONS = parse_solutions((ROOT / "notebooks/solutions/a3_triton_from_zero.py").read_text(encoding="utf-8"))
+SOLUTIONS, OF_LESSON_23 = (
+    parse_solutions((ROOT / "notebooks" / "solutions" / name).read_text(encoding="utf-8"))
+    for name in ("a3_triton_from_zero.py", "23_few_launches.py")
+)
 interpreted = pytest.mark.skipif(triton_mode.MODE != "interpret", reason="the interpreter's own ways")
 Changes = tuple[str, str] | list[tuple[str, str]] | str  # one, several, or the whole body of the kernel
 
 
 def kernel(exercise_id: str, changes: Changes = ()) -> Any:
     """The solution's kernel with these changes."""
-    source = SOLUTIONS[exercise_id]
+    source = (SOLUTIONS | OF_LESSON_23)[exercise_id]
     if isinstance(changes, str):
         source = head(source) + changes
     else:

@@ -1,0 +1,1 @@
+"""Lesson 23: a decode step on a GPU in few launches."""
