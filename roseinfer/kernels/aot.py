@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 from roseinfer.paths import DATA
 
-from . import paged_triton
+from . import fused_triton, paged_triton
 
 ARCHITECTURES = (80, 90)  # A100 and H100, H200
 # What each module's kernels took when it was last recorded, by `roseinfer aot --out data/kernels`.
-KEPT = {name: DATA / "kernels" / f"{name}.json" for name in ("s07_triton_paged", "paged_triton")}
+KEPT = {name: DATA / "kernels" / f"{name}.json" for name in ("s07_triton_paged", "paged_triton", "fused_triton")}
 # Triton's dtype, KV heads, query heads on each, head size, block size. First GPT-2 small, Qwen2.5 0.5B and 7B.
 SHAPES = (
     ("fp16", 12, 1, 64, 64),
@@ -32,6 +32,16 @@ SHAPES = (
     ("fp32", 8, 2, 32, 16),
     ("fp16", 8, 1, 80, 32),
     ("fp32", 8, 1, 96, 16),
+)
+# Columns and width of a product, the norm in front of it and what follows: of GPT-2 small and Qwen2.5 0.5B, 16 rows.
+PRODUCTS = (
+    (2304, 768, "layer", ""),
+    (768, 768, "", ""),
+    (3072, 768, "layer", "gelu"),
+    (768, 3072, "", ""),
+    (1152, 896, "rms", ""),
+    (4864, 896, "rms", "silu"),
+    (896, 4864, "", ""),
 )
 # Each of these in all BATCHES; the last one is where the fewest tokens fit a tile.
 FLAT_SHAPES = (
@@ -63,7 +73,7 @@ class Resources:
 
 
 def compile_for(
-    kernel: Any, types: Mapping[str, str], aligned: Container[str], constexprs: Mapping[str, int], arch: int, warps: int
+    kernel: Any, types: Mapping[str, str], aligned: Container[str], constexprs: Mapping[str, Any], arch: int, warps: int
 ) -> Resources:
     """Compile a @triton.jit kernel for compute capability arch / 10, without a GPU.
 
@@ -94,7 +104,7 @@ class Program(NamedTuple):
     kernel: Any
     types: dict[str, str]
     aligned: Container[str]
-    constexprs: dict[str, int]
+    constexprs: dict[str, Any]
     warps: int
 
 
@@ -146,6 +156,20 @@ def flat_programs() -> Iterator[Program]:
                 num_tokens, num_seqs, num_kv_heads, group, head_dim, block_size, CONTEXT // block_size, itemsize
             )
             yield flat_program(f"attend, {batch}", about, paged_triton.attend_kernel, dtype, launch.options)
+
+
+def fused_programs() -> Iterator[Program]:
+    """Yield fused_triton's product for few rows in all PRODUCTS, in both types of 16 bits."""
+    kernel = fused_triton.linear_kernel
+    pointers = ("out", "x", "weight", "bias", "norm_weight", "residual")
+    for dtype in ("fp16", "bf16"):
+        for num_out, width, norm, then in PRODUCTS:
+            shape: dict[str, Any] = dict(fused_triton.linear_shape(1, num_out, width))
+            warps = shape.pop("num_warps")
+            shape |= {"NUM_OUT": num_out, "WIDTH": width, "NORM": norm, "THEN": then, "UPCAST": 0}
+            types = {"num_rows": "i32", "eps": "fp32", "norm_sums": "*fp32"} | dict.fromkeys(pointers, f"*{dtype}")
+            about = {"dtype": dtype, "num_out": num_out, "width": width, "norm": norm, "then": then}
+            yield Program(about, kernel, types, {*pointers, "norm_sums"}, shape, warps)
 
 
 def flat_program(name: str, about: dict[str, Any], kernel: Any, dtype: str, shape: dict[str, int]) -> Program:

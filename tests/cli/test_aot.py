@@ -13,6 +13,7 @@ from roseinfer.kernels import aot
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs_triton]
 SHAPE = ("dtype", "num_kv_heads", "group", "head_dim", "block_size")
+ARCHITECTURES, DTYPES = ("sm_80", "sm_90"), ("fp16", "bf16")
 TAKEN = {"registers", "stack_bytes", "shared_bytes"}
 
 
@@ -31,12 +32,15 @@ def test_every_shape_compiles_for_both_architectures(compiled):
     found = [(row["arch"], *(row[name] for name in SHAPE)) for row in compiled["s07_triton_paged"]["rows"]]
     assert found == [(f"sm_{arch}", *shape) for arch in (80, 90) for shape in aot.SHAPES]
     found = {(row["kernel"], row["arch"], *(row[name] for name in SHAPE)) for row in compiled["paged_triton"]["rows"]}
-    for arch, shape in product(("sm_80", "sm_90"), aot.FLAT_SHAPES):
+    for arch, shape in product(ARCHITECTURES, aot.FLAT_SHAPES):
         assert {(f"attend, {batch}", arch, *shape) for batch in aot.BATCHES} <= found
     assert {kernel for kernel, *_ in found} == {f"attend, {batch}" for batch in aot.BATCHES}
+    rows = compiled["fused_triton"]["rows"]
+    found = [(row["arch"], row["dtype"], row["num_out"], row["width"], row["norm"], row["then"]) for row in rows]
+    assert found == [(arch, dtype, *of) for arch, dtype, of in product(ARCHITECTURES, DTYPES, aot.PRODUCTS)]
 
 
-@pytest.mark.parametrize(("module", "kib"), [("s07_triton_paged", 48), ("paged_triton", 99)])
+@pytest.mark.parametrize(("module", "kib"), [("s07_triton_paged", 48), ("paged_triton", 99), ("fused_triton", 99)])
 def test_nothing_spills_and_shared_memory_suffices(compiled, module, kib):
     """48 KiB is what any GPU gives; 99 what every one since Ampere does, laptops included, to those who ask."""
     for row in compiled[module]["rows"]:

@@ -16,7 +16,7 @@ from roseinfer.cli.command import Failed, require_folder
 from roseinfer.cli.repository import stages_package
 
 EXAMPLES = ("roseinfer aot", "roseinfer aot --module paged_triton --out data/kernels")
-MODULES = ("s07_triton_paged", "paged_triton")
+MODULES = ("s07_triton_paged", "paged_triton", "fused_triton")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int | None:
     if args.out:
         require_folder("--out", args.out)
     from roseinfer.kernels import triton_mode
-    from roseinfer.kernels.aot import flat_programs, rows, stage07_programs
+    from roseinfer.kernels.aot import flat_programs, fused_programs, rows, stage07_programs
 
     if triton_mode.language() is None:
         raise Failed(triton_mode.unavailable())
@@ -41,7 +41,10 @@ def run(args: argparse.Namespace) -> int | None:
     import triton
 
     for module in [args.module] if args.module else MODULES:
-        programs = flat_programs() if module == "paged_triton" else stage07_programs(stages_package().s07_triton_paged)
+        if module == "s07_triton_paged":
+            programs = stage07_programs(stages_package().s07_triton_paged)
+        else:
+            programs = flat_programs() if module == "paged_triton" else fused_programs()
         print(module, flush=True)
         found = []
         for row in rows(programs):
