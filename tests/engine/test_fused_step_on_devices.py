@@ -51,7 +51,7 @@ def test_tokens_are_the_references(spec, device):
 @pytest.mark.parametrize(("num_rows", "more"), [(FEW_ROWS, 0), (FEW_ROWS + 1, -1)])
 @torch.inference_mode()
 def test_launches_of_a_step_besides_attention(spec, of_a_layer, num_rows, more):
-    """Of the kernels here: for more rows, products are the library's, and a layer's norms and activation are three."""
+    """The kernels here are counted: for more rows products are the library's, and norms and activation are three."""
     model = load_model(spec, dtype=torch.bfloat16)
     step, zeros = FusedStep(model), torch.zeros(num_rows, dtype=torch.int64)
     batch = SimpleNamespace(token_ids=zeros, positions=zeros, is_decode=True)
@@ -65,7 +65,7 @@ def test_launches_of_a_step_besides_attention(spec, of_a_layer, num_rows, more):
 @pytest.mark.parametrize("is_decode", [True, False])
 @torch.inference_mode()
 def test_few_rows_and_many_give_the_models_logits(spec, is_decode, device):
-    """Of a vocabulary that no 64 divides, with any attention; the output matrix is moved, and only once."""
+    """The vocabulary is one that no 64 divides, attention is any, and the output matrix is moved only once."""
     model = load_model(spec, device=device)
     odd = model.config.vocab_size - 11
     for output in {model.token_embedding, model.lm_head} - {None}:

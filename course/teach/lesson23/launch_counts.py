@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from roseinfer.bench.decode_step import LAUNCH_S
 from roseinfer.display.table import Table
 from roseinfer.graphs.operation import operation
 from roseinfer.models import Model, model_config
@@ -28,7 +29,7 @@ KINDS = {  # what a kind's operations have in their names; the first kind that f
     "additions": ("add",),
 }
 REST = "rest"
-LAUNCH_US = 1.5  # of a kernel inside a graph that does next to nothing, as `roseinfer bench step` counts it
+LAUNCH_US = 1e6 * LAUNCH_S
 US = 1e6
 
 

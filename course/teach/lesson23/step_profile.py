@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +12,13 @@ from typing import Any, Literal
 import torch
 
 from roseinfer.arguments import counted
+from roseinfer.bench.decode_step import profiled, short_name
 from roseinfer.bench.provenance import short_commit
 from roseinfer.display.chart import PAGE_WIDTH, Chart, csv_data
 from roseinfer.display.figure import PALETTE
 from roseinfer.models import load_model
 from roseinfer.paths import DATA
-from roseinfer.profiling import capture, decode_floor, measure_machine
+from roseinfer.profiling import decode_floor, measure_machine
 from roseinfer.stage import Stage
 
 from ..measure.ready_batch import ready_batch
@@ -27,7 +27,6 @@ from ..measure.recorded import Recorded
 FILES = "runs/*/step*.json"  # as `roseinfer bench step --output` writes them
 CONTEXT = 64  # cached tokens of each sequence, in a profile that is made here
 SHOWN = 12  # rows of the chart
-NAME_WIDTH = 46
 HEIGHT = 22  # of a row
 US = 1e6
 
@@ -67,16 +66,12 @@ def measured(stage_class: type[Stage], spec: str, batch_size: int) -> StepKernel
     stage, seqs = ready_batch(stage_class, model, [CONTEXT] * batch_size, steps=2)
     [graph] = stage.graphs.values()
     with torch.inference_mode():
-        trace = capture(graph.replay, steps=1, warmup=1)
-    found: dict[str, list[float]] = {}
-    for event in trace.slices:
-        if event.cat == "kernel":
-            found.setdefault(short(event.name), []).append(event.dur / 1e3)
-    kernels = [(name, len(times), sum(times)) for name, times in found.items()]
+        found, _ = profiled(graph.replay)
+    kernels = tuple((row["name"], row["count"], US * row["seconds"]) for row in found)
     machine = measure_machine(model.device, model.dtype)
     floor = decode_floor(model.config, list(map(len, seqs)), model.dtype)
     reading = US * (floor.weight_bytes + floor.kv_bytes) / machine.read_bytes_per_s
-    return StepKernels(machine.name, longest_first(kernels), sum(us for *_, us in kernels), reading)
+    return StepKernels(machine.name, kernels, sum(us for *_, us in kernels), reading)
 
 
 def recorded_step(
@@ -99,7 +94,9 @@ def recorded(spec: str, batch_size: int, folder: Path) -> Iterator[StepKernels]:
             run = json.loads(path.read_text(encoding="utf-8"))
             rows = [row for row in run["rows"] if (row["model"], row["batch_size"]) == (spec, batch_size)]
             for row in rows:
-                kernels = [(short(k["name"]), k["count"], US * k["seconds"]) for k in row["kernels"] if k["seconds"]]
+                kernels = [
+                    (short_name(k["name"]), k["count"], US * k["seconds"]) for k in row["kernels"] if k["seconds"]
+                ]
                 if kernels:
                     where = f"{run['device']}, commit {short_commit(run['commit'])}"
                     step_us, reading = US * row["seconds"], US * row["bytes_seconds"]
@@ -111,17 +108,6 @@ def recorded(spec: str, batch_size: int, folder: Path) -> Iterator[StepKernels]:
 
 def longest_first(kernels: Iterable[tuple[str, int, float]]) -> tuple[tuple[str, int, float], ...]:
     return tuple(sorted(kernels, key=lambda kernel: -kernel[2]))
-
-
-def short(name: str) -> str:
-    """Shorten a kernel's C++ name: no result type, no namespaces, no arguments.
-
-    >>> short("void at::native::reduce_kernel<512, at::native::MaxOps<float>>(float)")
-    'reduce_kernel<512, MaxOps<float>>'
-    """
-    name = name.removeprefix("void ").replace("(anonymous namespace)::", "")
-    name = re.sub(r"\b\w+::", "", name).partition("(")[0].strip()
-    return name if len(name) <= NAME_WIDTH else f"{name[: NAME_WIDTH - 3]}..."
 
 
 def card_of(step: StepKernels) -> str:

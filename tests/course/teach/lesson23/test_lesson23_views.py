@@ -9,7 +9,7 @@ import torch
 from oracles import small_model
 
 from course import teach
-from course.teach.lesson23.step_profile import chart_of, recorded, short
+from course.teach.lesson23.step_profile import chart_of, recorded
 from stages import FewLaunches, Graphs
 
 
@@ -81,7 +81,3 @@ def test_another_file_is_refused(tmp_path):
 def test_without_a_gpu_nothing_is_profiled():
     shown = teach.profile_step(Graphs, "random:gpt2")
     assert shown.cards == [] and "once there is a GPU" in shown.to_html()
-
-
-def test_a_long_name_is_cut():
-    assert short("void cutlass::" + "x" * 90) == "x" * 43 + "..."
