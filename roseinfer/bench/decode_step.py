@@ -35,7 +35,7 @@ from .settings import DecodeStep
 LAUNCH_S = 1.5e-6  # of a kernel in a graph that does next to nothing
 COPIED_BYTES = 2**26, 2**30  # far more than a cache holds: of a CPU, of a GPU
 COPIES = 20
-NAME_WIDTH = 46
+NAME_WIDTH = 60
 Row = dict[str, Any]
 
 
