@@ -93,7 +93,7 @@ bars"""
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 def test_the_course_was_recorded_on_a_quiet_machine(path):
     nb = nbformat.read(path, as_version=4)
-    has_races = not path.name.startswith("a")  # background notebooks race nothing
+    has_races = not path.name.startswith(("a", "23"))  # background notebooks race nothing, and 23 on a GPU alone
     assert bool(list(races(nb))) == has_races and busy_signs(nb) == []
 
 

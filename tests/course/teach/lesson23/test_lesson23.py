@@ -50,7 +50,17 @@ test_a_wrong_least = wrong_answers(
         "the first sequence alone": (one_table, "num_bytes: you return"),
     },
 )
-test_a_right_least = right_answers("23.1", {"loops, as a list": exercises_least})
+
+
+def by_parts(num_layers, width, vocab_size, context_lens, num_launches, bytes_per_us, launch_us):
+    """The bytes of weights and of the context apart, and the time by a condition."""
+    weights = (12 * num_layers * width + vocab_size) * width
+    context = sum(2 * num_layers * width * length for length in context_lens)
+    reading, starting = 2 * (weights + context) / bytes_per_us, num_launches * launch_us
+    return 2 * weights + 2 * context, starting if starting > reading else reading
+
+
+test_a_right_least = right_answers("23.1", {"loops, as a list": exercises_least, "in parts": by_parts})
 
 
 # 23.2 and 23.3
@@ -134,10 +144,24 @@ test_a_wrong_norm = refused(
             ),
             "a program loads a value of x 3 times; the budget is 2",
         ),
-        "no root in the mask": (("gain = tl.load(norm + k, mask=real, other=0.0)", "gain = tl.load(norm + k)"), "norm"),
+        "no root in the mask": (
+            ("gain = tl.load(norm + k, mask=real, other=0.0)", "gain = tl.load(norm + k)"),
+            "loads offset 1 of norm",
+        ),
     },
 )
-test_a_right_norm = accepted("23.3", {"two loops": TWO_LOOPS})
+test_a_right_norm = accepted(
+    "23.3",
+    {
+        "two loops": TWO_LOOPS,
+        "the norm's weights in the matrix": TWO_LOOPS.replace(
+            "values * scale[:, None] * tl.load(norm + k, mask=real, other=0.0)[None, :]", "values * scale[:, None]"
+        ).replace(
+            "        sums = tl.dot",
+            "        matrix *= tl.load(norm + k, mask=real, other=0.0)[:, None]\n        sums = tl.dot",
+        ),
+    },
+)
 for test in (test_a_wrong_product, test_a_right_product, test_a_wrong_norm, test_a_right_norm):
     for mark in in_interpreter:
         mark(test)

@@ -41,7 +41,7 @@ def test_a_posts_command_stands_beside_its_figures(post: str, figures: int, runs
 
 
 def test_the_executors_of_a_gpu_stand_in_post_003s_report(runs: Path, tmp_path: Path):
-    shutil.copy(DATA / "runs/nvidia-h200/executors.json", runs)
+    shutil.copy(DATA / "runs/nvidia-h200/executors-b28c777.json", runs)
     grids = recorded_grids("003", tmp_path)
     section = recorded_section(grids)
     (grid,) = section.grids
