@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from roseinfer.kernels.fused_triton import Matrix, activate, add_norm, choose, embed, linear, matrix_of, rotate_in_place
 from roseinfer.models import Attend, Layer, Model
@@ -21,16 +21,25 @@ ALIGNED = 64  # rows of a matrix: with a count that no 64 divides, cuBLAS takes 
 
 
 def fused_step_of(model: Model) -> FusedStep | None:
-    """Return the model's FusedStep on a GPU, None elsewhere and for other architectures: they run by modules."""
-    return FusedStep(model) if model.device.type == "cuda" and isinstance(model, (GPT2, Llama)) else None
+    """Return the model's FusedStep on a GPU, None elsewhere and for a model that has_fused_step denies."""
+    return FusedStep(model) if model.device.type == "cuda" and has_fused_step(model) else None
+
+
+def has_fused_step(model: Model) -> bool:
+    """Whether a FusedStep computes what the model's modules do: it reads their weights, and calls none of its own."""
+    if type(model) not in (GPT2, Llama):
+        return False
+    linears = [linear for p in model.parts for linear in (p.qkv, p.out, p.up, p.down)]
+    plain = all(type(linear) is nn.Linear for linear in linears)
+    return plain and all(parameter.is_contiguous() for parameter in model.parameters())
 
 
 class FusedStep:
     """Computes a model's steps in few launches: with at most FEW_ROWS tokens five a layer, six where heads are turned.
 
-    With more tokens, and for wide models, the products are the library's, and what stands between two of them is one
-    launch. few_rows: the most tokens of the first way; None for what is fastest. The model's output matrix is moved to
-    memory with room for rows up to a multiple of ALIGNED.
+    With more tokens, for wide models, and unless they are in bfloat16, the products are the library's. Then a norm with
+    the residual before it is one launch, and an activation another. few_rows: the most tokens of the first way; None
+    for what is fastest. (In float16 a row times its norm's weights may be too large, since it is divided last.)
     """
 
     def __init__(self, model: Model, few_rows: int | None = None) -> None:
@@ -42,7 +51,7 @@ class FusedStep:
         self.then = "gelu" if isinstance(model, GPT2) else "silu"
         self.output = aligned_rows(model.lm_head or model.token_embedding)
         if few_rows is None:
-            few_rows = FEW_ROWS if c.hidden_size <= NARROW and model.dtype != torch.float32 else 0
+            few_rows = FEW_ROWS if c.hidden_size <= NARROW and model.dtype == torch.bfloat16 else 0
         self.few_rows = few_rows
         self.matrices = [matrices_of(layer) for layer in self.layers if few_rows]
 
@@ -99,14 +108,10 @@ def matrices_of(layer: Layer) -> tuple[Matrix, Matrix, Matrix, Matrix]:
 
 
 def aligned_rows(output: Any) -> Tensor:
-    """Return the matrix [V, C] with rows after it, of any values, up to a multiple of ALIGNED.
+    """Return the matrix [V, C] with rows of zeros after it, up to a multiple of ALIGNED: a copy, unless there are none.
 
-    It becomes the front of that memory, unless it has been that before.
+    The model's own stays where it is, because a graph that was captured before may have its address.
     """
-    weight = output.weight
-    num_rows, width = weight.shape
-    aligned = -(-num_rows // ALIGNED) * ALIGNED
-    room = weight.untyped_storage().nbytes() // weight.element_size() - weight.storage_offset()
-    if room < aligned * width:
-        weight.data = F.pad(weight.detach(), (0, 0, 0, aligned - num_rows))[:num_rows]
-    return weight.detach().as_strided((aligned, width), weight.stride())
+    weight = output.weight.detach()
+    num_more = -len(weight) % ALIGNED
+    return F.pad(weight, (0, 0, 0, num_more)) if num_more else weight

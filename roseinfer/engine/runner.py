@@ -20,7 +20,7 @@ from .batch import Batch, BatchBuffers, make_batch
 from .block_manager import BlockManager
 from .calls import interruptible
 from .decode_graphs import Compute, DecodeGraphs
-from .fused_step import FEW_ROWS, fused_step_of
+from .fused_step import FEW_ROWS, FusedStep, fused_step_of
 from .logit_changes import LogitChanges, changed_rows, read_last_tokens
 from .logprobs import StepLogprobs, prompt_logprobs, step_logprobs
 from .sampler import Sampler
@@ -79,7 +79,7 @@ class Runner:
         self.attention = attention_for(model.device, in_one_launch=True)
         self.attended = torch.empty(max_num_tokens, c.num_heads, c.head_dim, dtype=model.dtype, device=model.device)
         self.whole = self.whole_step()
-        self.fused = fused_step_of(model)
+        self.fused = self.fused_step()
         self.sampler = Sampler(max_num_rows, c.vocab_size, model.device)
         self.logit_changes = LogitChanges(c.eos_token_ids)
         is_eager = enforce_eager or self.whole is not None  # one compiled call has nothing left to record
@@ -88,6 +88,10 @@ class Runner:
     def whole_step(self) -> WholeStep | None:
         """Return the compiled function that computes a step, None where there is none for the model."""
         return whole_step_of(self.model, self.pool.memory)
+
+    def fused_step(self) -> FusedStep | None:
+        """Return what computes a step in few launches on a GPU, None where modules do."""
+        return fused_step_of(self.model)
 
     def run(self, step: Step) -> list[int]:
         """Compute a step and return the token that follows each of step.chosen.
@@ -170,8 +174,8 @@ class Runner:
     def warm_up(self) -> None:
         """Make what only first steps make, so that no request waits for it.
 
-        That is: kernels are compiled, libraries set up, and on a GPU the graph of every size is captured. Needs a free
-        block, and leaves it free.
+        That is: kernels of decode steps and of short prompts are compiled, libraries set up, and on a GPU the graph of
+        every size is captured. Needs a free block, and leaves it free.
         """
         room = self.blocks.num_free * self.pool.block_size
         longest = min(FEW_ROWS + 1, room, self.model.config.max_model_len, self.max_num_tokens)

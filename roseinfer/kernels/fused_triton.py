@@ -93,7 +93,7 @@ def linear_kernel(
         variance = tl.sum(tl.sum(squares, axis=2), axis=0) / WIDTH
         if NORM == "layer":
             mean = tl.sum(tl.sum(sums, axis=2), axis=0) / WIDTH
-            variance -= mean * mean
+            variance = tl.maximum(variance - mean * mean, 0.0)
             result -= mean[:, None] * tl.load(norm_sums + column, mask=real_column, other=0.0)[None, :]
         scale = tl.rsqrt(variance + eps)
         result *= scale[:, None]

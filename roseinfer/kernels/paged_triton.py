@@ -199,7 +199,7 @@ def attend_kernel(
                 query, keys, values, visible, scale, top, total, acc, ROWS, SPLIT_TOKENS > 0, PRECISION, UPCAST
             )
 
-    # 6. Write K and V of the tile's tokens to the pool, where no program of this launch reads them.
+    # 6. Write K and V of the tile's tokens to the pool. No program reads them there, unless they are there already.
     if TILE_TOKENS == 1:
         slot = tl.load(slot_mapping + seq).to(tl.int64)  # a pool may have more than 2^31 values
         to = ((slot // BLOCK_SIZE * NUM_KV_HEADS + kv_head) * BLOCK_SIZE + slot % BLOCK_SIZE) * HEAD_DIM + dim

@@ -36,6 +36,9 @@ class ParallelRunner(Runner):
     def whole_step(self) -> None:
         """Return None: one function would hold no sums over ranks, so the model runs module by module."""
 
+    def fused_step(self) -> None:
+        """Return None, as whole_step does."""
+
     def receive(self, batch: Batch, copies: dict[int, int], tokens: Tensor | None = None) -> None:
         self.copies = dict(copies)
         super().receive(batch, copies, tokens)

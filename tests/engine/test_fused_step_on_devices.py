@@ -13,10 +13,10 @@ from torch.profiler import ProfilerActivity, profile
 from roseinfer.bench.ladder import mixed_prompts
 from roseinfer.drive import drive
 from roseinfer.engine.engine import Engine
-from roseinfer.engine.fused_step import FEW_ROWS, FusedStep
+from roseinfer.engine.fused_step import ALIGNED, FEW_ROWS, FusedStep, has_fused_step
 from roseinfer.engine.runner import Runner
 from roseinfer.kernels.triton_mode import INTERPRETER
-from roseinfer.models import load_model
+from roseinfer.models import GPT2, load_model
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams, Sequence
 
@@ -65,7 +65,7 @@ def test_launches_of_a_step_besides_attention(spec, of_a_layer, num_rows, more):
 @pytest.mark.parametrize("is_decode", [True, False])
 @torch.inference_mode()
 def test_few_rows_and_many_give_the_models_logits(spec, is_decode, device):
-    """The vocabulary is one that no 64 divides, attention is any, and the output matrix is moved only once."""
+    """The vocabulary is one that no 64 divides, attention is any, and the model's output matrix stays where it is."""
     model = load_model(spec, device=device)
     odd = model.config.vocab_size - 11
     for output in {model.token_embedding, model.lm_head} - {None}:
@@ -82,9 +82,28 @@ def test_few_rows_and_many_give_the_models_logits(spec, is_decode, device):
     batch = SimpleNamespace(
         token_ids=positions * 3, positions=positions, is_decode=is_decode, sample_rows=rows.to(device)
     )
-    outputs = set()
+    output = (model.lm_head or model.token_embedding).weight
+    address = output.data_ptr()
     for few_rows in (0, FEW_ROWS) if device == "cpu" else (0,):
         step = FusedStep(model, few_rows)
         assert torch.allclose(step.logits(batch, attend), wanted, atol=1e-4)
-        outputs.add(step.output.data_ptr())
-    assert len(outputs) == 1
+        assert len(step.output) % ALIGNED == 0
+    assert output.data_ptr() == address
+
+
+def test_a_model_that_computes_something_else_runs_by_modules():
+    """A class of its own, a layer that adds to its product, and weights that are a cut of wider ones."""
+
+    class Other(GPT2):
+        pass
+
+    class Added(nn.Linear):
+        pass
+
+    plain = load_model("tiny")
+    assert has_fused_step(plain)
+    assert not has_fused_step(Other(plain.config))
+    added, cut = load_model("tiny"), load_model("tiny")
+    added.h[1].mlp.c_fc = Added(8, 8)
+    cut.wte.weight = nn.Parameter(torch.cat([cut.wte.weight] * 2, dim=1)[:, : cut.config.hidden_size])
+    assert not has_fused_step(added) and not has_fused_step(cut)

@@ -82,7 +82,7 @@ record 40 host bench host --model random:gpt2 --batch-sizes 1,8,64
 
 # 4. Does a kernel touch memory that is not its own?
 if command -v compute-sanitizer >/dev/null; then
-    roseinfer_small="-m roseinfer bench executors --model random:tiny-llama --batch-sizes 2 --max-tokens 4 --repeats 1"
+    roseinfer_small="-m roseinfer bench executors --model random:tiny-llama --dtype bfloat16 --batch-sizes 2 --max-tokens 4 --repeats 1"
     # shellcheck disable=SC2086
     try 90 compute-sanitizer --error-exitcode 1 "$PY" $roseinfer_small --device cuda
 else

@@ -163,7 +163,7 @@ register_rung(
 # 23.4
 
 FEW = 16  # rows
-BUCKETS = (1, 8, FEW, FEW + 1, 32, 64)
+BUCKETS = (1, 2, 4, 8, 12, FEW, FEW + 1, 32, 48, 64)
 DEVICE = "cuda" if triton_mode.MODE == "compile" else "cpu"
 PROMPTS = [[i % 29] * (1 + 5 * i % 17) for i in range(FEW + 1)]
 NUM_TOKENS = 4
