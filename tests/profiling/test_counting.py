@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from trace_cases import event
 
 from roseinfer.profiling import TRANSFERS, CopiedBytes, Trace, bytes_copied, count_ops, span, stage_ops, trace_once
-from tests.trace_cases import event
 
 FLOAT = 4
 
