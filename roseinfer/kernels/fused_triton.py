@@ -152,7 +152,7 @@ def rotate_kernel(
         scale = tl.rsqrt((tl.sum(a * a, axis=1) + tl.sum(b * b, axis=1)) / (2 * HALF) + eps)[:, None]
         is_q = real & (head < NUM_HEADS)
         is_k = real & (head >= NUM_HEADS)
-        whole = tl.zeros([HEADS, 1], tl.int32)
+        whole = tl.zeros([HEADS, 1], tl.int32)  # gives the pointers a row for each head, as their masks have
         w_a = tl.load(q_norm + whole + i, mask=is_q, other=0.0) + tl.load(k_norm + whole + i, mask=is_k, other=0.0)
         w_b = tl.load(q_norm + HALF + whole + i, mask=is_q, other=0.0)
         w_b += tl.load(k_norm + HALF + whole + i, mask=is_k, other=0.0)
@@ -340,12 +340,7 @@ def choose(logits: Tensor) -> Tensor:
     """Return the first of the largest of each row of logits [R, V], or NO_TOKEN where that is not finite."""
     tokens = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
     choose_kernel[(len(logits),)](
-        tokens,
-        logits,
-        logits.stride(0),
-        NUM_LOGITS=logits.size(1),
-        SPAN=8192,
-        num_warps=16,
+        tokens, logits, logits.stride(0), NUM_LOGITS=logits.size(1), SPAN=8 * SPAN, num_warps=16,
         **triton_mode.pdl_options(),
-    )
+    )  # fmt: skip
     return tokens

@@ -319,9 +319,10 @@ class Launch(NamedTuple):
 
 
 def tiling_of(num_tokens: int, num_seqs: int, group: int, head_dim: int, itemsize: int) -> Tiling:
-    """Choose a batch's tiling: what was fastest on an H200, of those that do not spill registers (`roseinfer aot`).
+    """Choose a batch's tiling, of those that do not spill registers (`roseinfer aot`).
 
-    Between the sizes that were measured, 16 sequences and 64 for one, the one for the larger is taken.
+    For decodes in 16 bits it is what was fastest on an H200, or nearly; from 32 sequences on, what was fastest for 64.
+    Prompts have tilings there that are faster and spill on an A100, and of fp32 only prompts were measured.
 
     num_tokens, num_seqs: of the batch; if they are equal, each sequence brings one token. itemsize: bytes of a value.
     """
