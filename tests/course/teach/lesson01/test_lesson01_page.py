@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import nbformat
 import pytest
+from notebook_text import table, texts
 
 from course import teach
 from course.teach.exercises.solutions import solution
 from roseinfer.generate import decode_step
 from roseinfer.paths import ROOT
 from stages import NaiveCat
-from tools.contradictions import table, texts
 
 
 @pytest.fixture(scope="module")

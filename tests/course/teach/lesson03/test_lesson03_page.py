@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import nbformat
+from notebook_text import table, texts
 
 from roseinfer.paths import ROOT
-from tools.contradictions import table, texts
 
 
 def test_the_ops_of_the_append_are_the_same_wherever_the_lesson_shows_them():

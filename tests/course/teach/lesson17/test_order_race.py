@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from notebook_text import table
 from oracles import small_model
 
 from course.teach.lesson17 import order_race
 from roseinfer.arrivals import at_once
 from roseinfer.engine.policies import LongestOutput
 from roseinfer.simulator import EngineSetting, measure
-from tools.contradictions import table
 
 POOLS = {
     name: EngineSetting(num_blocks=num_blocks, block_size=8, max_num_seqs=3, max_model_len=64)
