@@ -111,6 +111,10 @@ class Contender:
     versions: dict[str, str] = field(default_factory=dict)
 
 
+class Stopped(Exception):
+    """Raised in place of a run, or after a part of one, once a race has been stopped."""
+
+
 class Race:
     """Runs contenders in turn, and reports each run as it begins.
 
@@ -135,17 +139,17 @@ class Race:
         self._progress = Progress(on_progress, work, sum(map(len, plan.values())), at_least=at_least)
 
     def run(self, phase: str, contender: Contender, work: Work, repeat: int = -1) -> Run:
-        """Let a contender serve `work`, and wait until its threads are idle."""
+        """Let a contender serve `work`, and wait until its threads are idle. Raises Stopped once the race is."""
+        if self.stop():
+            raise Stopped
         self._progress.begin(phase, contender.called, cost(work), repeat)
         run = contender.run(work, self.stop)
         wait_until_idle()
         return run
 
     def in_turn(self, where: str, contenders: Sequence[Contender], work: Work) -> Iterator[tuple[Contender, int, Run]]:
-        """Yield who ran, the repeat and the run, until `stop` says that it is enough."""
+        """Yield who ran, the repeat and the run."""
         for repeat, _, contender in turns(contenders, self.repeats):
-            if self.stop():
-                return
             yield contender, repeat, self.run(f"{where}, {phase_of(repeat, self.repeats)}", contender, work, repeat)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from roseinfer.planning.definitions import definitions
 from ..contenders import ContenderFailed, require_fit
 from ..interleave import OnProgress
 from ..provenance import describe_host
-from ..race import Contender, Race, Sample, check_lengths
+from ..race import Contender, Race, Sample, Stopped, check_lengths
 from ..settings import Online
 from ..token_check import NEAR_TIE, Referee
 from ..workload import with_prompts
@@ -82,13 +83,11 @@ class _OnlineRace:
 
     def run(self) -> None:
         """Run all, until it is stopped; `interrupted` says where that was."""
-        for contender in self.running:
-            if self.race.stop():
-                return
-            self.race.run("warm-up", contender, self.short)
-        if self.setting.loads and not self.race.stop():
-            self._measure_capacity()
-        if all(map(self._measured, self._loads())) and not (self.setting.loads and not self.capacity):
+        with suppress(Stopped):
+            for contender in self.running:
+                self.race.run("warm-up", contender, self.short)
+            for load in self._loads():
+                self._measure(load)
             self.interrupted = None
 
     @property
@@ -104,29 +103,31 @@ class _OnlineRace:
         coming = sum(setting.arrivals(rate)[-1].seconds for rate in ([None] if setting.trace else setting.rates))
         return Race(plan, setting.repeats, on_progress, stop, len(running) * setting.repeats * coming)
 
-    def _measure_capacity(self) -> None:
+    def _measured_capacity(self) -> float:
+        """Return the requests a second of the first contender when all come at once."""
         first = self.running[0]
         run = self.race.run("capacity", first, self.work)
-        if run.complete:
-            record, figures = run.record(), ("requests_per_second", "tokens_per_second", "seconds")
-            who = {"name": first.name, "budget": first.key["budget"]}
-            self.capacity = who | {name: record[name] for name in figures}
+        if not run.complete:
+            raise Stopped
+        record, figures = run.record(), ("requests_per_second", "tokens_per_second", "seconds")
+        who = {"name": first.name, "budget": first.key["budget"]}
+        self.capacity = who | {name: record[name] for name in figures}
+        return float(record["requests_per_second"])
 
     def _loads(self) -> Iterator[Load]:
         rates, loads = self.setting.rates, self.setting.loads
+        capacity = self._measured_capacity() if loads else 0.0
         if self.setting.trace:
             yield Load("trace")
         elif not rates and not loads:
             yield Load("all at once")
         for rate in rates:
             yield Load(f"{rate:g}/s", rate)
-        if self.capacity:
-            for share in loads:
-                rate = share * self.capacity["requests_per_second"]
-                yield Load(f"{share:.0%} of capacity", rate, share)
+        for share in loads:
+            yield Load(f"{share:.0%} of capacity", share * capacity, share)
 
-    def _measured(self, load: Load) -> bool:
-        """Take the samples of a load; return whether all of its runs were complete."""
+    def _measure(self, load: Load) -> None:
+        """Take the samples of a load. Raises Stopped after a run that is not complete."""
         work = with_prompts(self.setting.arrivals(load.rate), self.model, self.setting.seed)
         when = {"load": load.label, "rate": load.rate, "share": load.share}
         for contender, repeat, run in self.race.in_turn(load.label, self.running, work):
@@ -134,8 +135,7 @@ class _OnlineRace:
             if not run.complete:
                 done = f"{sum(run.finished)} of {run.num_requests} requests were done"
                 self.interrupted = f"{contender.called}, {load.label}: {done}"
-                return False
+                raise Stopped
             check_lengths(contender, work, run)
             if self.setting.dtype == "float32":
                 self.referee.check(contender.name, run.outputs, NEAR_TIE)
-        return not self.race.stop()
