@@ -12,6 +12,7 @@ from roseinfer import benchmark_scheduler
 from roseinfer.cli.command import in_flags
 from roseinfer.cli.main import main
 
+NO_TEMPLATE = "'tiny' has no chat template (chat_template.jinja, or 'chat_template' in tokenizer_config.json)"
 CASES = [
     ("lader", "COMMAND: unknown value 'lader' (nearest: ladder), allowed: doctor, generate, "),
     ("bench ofline", "BENCHMARK: unknown value 'ofline' (nearest: offline)"),
@@ -74,6 +75,20 @@ CASES = [
     ),
     ("slides nowhere.ipynb", "NOTEBOOK nowhere.ipynb: there is no such file"),
     ("slides empty.ipynb --out wrong.json/a", "--out wrong.json/a: must be a folder that can be written to (Not a d"),
+    ("generate", "missing: MODEL"),
+    ("generate ./nowhere a", "no such folder: './nowhere'"),
+    ("generate tiny a --temperature -1", "--temperature must be a number >= 0 (0 is greedy), got -1.0"),
+    ("generate tiny a --max-tokens 0", "--max-tokens must be an integer >= 1, or None"),
+    ("generate tiny a --top-p 2", "--top-p must be a number above 0 and at most 1"),
+    ("generate tiny ''", "a prompt must have at least one token, got the text ''"),
+    ("generate tiny a --dtype fp8", "--dtype must be one of float32, float16, bfloat16, got 'fp8'"),
+    ("generate tiny a --output nowhere/x.json", "--output nowhere/x.json: must be a file in a folder"),
+    ("generate random:gpt2 a", "'random:gpt2' has random weights and no tokenizer; 'tiny' has one"),
+    ("chat", "missing: MODEL"),
+    ("chat tiny --chat-template nowhere.jinja", "--chat-template nowhere.jinja: there is no such file"),
+    ("chat tiny --chat-template .", "--chat-template .: cannot be read (Is a directory)"),
+    ("chat tiny", f"{NO_TEMPLATE}: it only continues texts. Use `roseinfer generate tiny`, or give --chat-template\n"),
+    ("chat random:gpt2", "'random:gpt2' has random weights and no tokenizer; 'tiny' has one"),
     ("trace", "missing: FILE"),
     ("trace FILE --sql a --sql-file b", "--sql-file: not allowed with argument --sql"),
     ("trace FILE --sql-file nowhere.sql", "--sql-file nowhere.sql: there is no such file"),
@@ -115,6 +130,7 @@ CASES = [
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("roseinfer.cli.progress.EVERY_S", 1e6)  # however long a busy machine takes to load a model
     for name in ("folder", "deep", "hollow/config.json"):
         (tmp_path / name).mkdir(parents=True)
     for name in ("wrong.json", "wrong.ipynb"):

@@ -305,12 +305,3 @@ def test_ctrl_c_prints_what_there_is_as_partial(spec: str, monkeypatch: pytest.M
     else:
         assert data["interrupted"] == "engine, budget 32, all at once: 2 of 5 requests were done"
         assert "engine (partial: 2 of 5)" in shown
-
-
-def test_chunks_as_a_command(spec: str, tmp_path: Path, capsys):
-    out = tmp_path / "chunks.json"
-    sizes = "--prompt-len 40 --decoding 3 --budgets 16 --repeats 1 --device cpu"
-    assert main(["bench", "chunks", "--model", spec, "--output", str(out), *sizes.split()]) == 0
-    shown = capsys.readouterr().out
-    assert [row["chunks"] for row in json.loads(shown.splitlines()[-1])["rows"]] == [1, 4]
-    assert len(json.loads(out.read_text())["samples"]) == 2
