@@ -10,7 +10,7 @@ from typing import Any
 from nbformat import NotebookNode
 
 from roseinfer.bench.neighbours import BUSY, apart
-from roseinfer.bench.race_setting import ENGINE
+from roseinfer.bench.settings import ENGINE
 from roseinfer.display.chart import VEGA_LITE
 
 STAGE = re.compile(r"s\d\d_")

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.generate import begin, decode_step
-from roseinfer.models import Model, model_config, to_hf
+from roseinfer.models import Model, ModelConfig, to_hf
 from roseinfer.profiling import TRANSFERS, bytes_copied, stage_ops, trace_once
 from roseinfer.profiling.clock import Clock, device_clock, seconds_of
 from roseinfer.profiling.step_bound import products_seconds
@@ -23,19 +23,16 @@ from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
 from .interleave import Contender, OnStep, Run
-from .race_setting import HF_NAMES
+from .settings import HF_NAMES
 
 Counted = TypeVar("Counted")
 
 
-def require_fit(spec: str, prompt_len: int, max_tokens: int) -> None:
-    """Raise ValueError, naming both lengths, unless the model has positions for a prompt and its output."""
-    num_tokens, allowed = prompt_len + max_tokens, model_config(spec).max_model_len
-    if num_tokens > allowed:
-        raise ValueError(
-            f"prompt_len={prompt_len} + max_tokens={max_tokens} is {num_tokens} tokens, "
-            f"allowed: max_model_len={allowed}"
-        )
+def require_fit(config: ModelConfig, **lengths: int) -> None:
+    """Raise ValueError, naming all lengths, unless the model has positions for their sum."""
+    if (num_tokens := sum(lengths.values())) > config.max_model_len:
+        text = " + ".join(f"{name}={length}" for name, length in lengths.items())
+        raise ValueError(f"{text} is {num_tokens} tokens, allowed: max_model_len={config.max_model_len}")
 
 
 class ContenderFailed(RuntimeError):

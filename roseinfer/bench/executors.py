@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -10,21 +9,19 @@ from typing import Any, ClassVar
 
 import torch
 
-from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.display.measured import MachineResult
 from roseinfer.display.text_table import Column
-from roseinfer.drive import drive
 from roseinfer.engine.engine import Engine
-from roseinfer.models import Model, load_model
+from roseinfer.models import load_model
 from roseinfer.models.weights import prepared_copy
-from roseinfer.profiling.clock import device_clock, seconds_of
-from roseinfer.profiling.progress import OnProgress, Progress
-from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.profiling.progress import OnProgress
 
-from .interleave import ROWS_OF_WEIGHTS, reported
+from .interleave import race
 from .ladder import random_prompts
+from .online import serve
 from .provenance import describe_host, where
-from .settings import Executors
+from .settings import Executors, blocks_of
+from .workload import batch_of
 
 IN_TURN, ONE_BEHIND = "in turn", "one behind"
 Row = dict[str, Any]
@@ -75,54 +72,33 @@ class ExecutorResult(MachineResult):
 
 
 def executors(setting: Executors, on_progress: OnProgress | None = None) -> ExecutorResult:
-    """Time both executors of the engine on the same batches."""
-    model = load_model(setting.model, device=setting.device, dtype=getattr(torch, setting.dtype))
-    rows = list(executor_rows(prepared_copy(model), setting, on_progress))
-    return ExecutorResult(arguments=setting.record(), **describe_host(model.device), rows=rows)
-
-
-def executor_rows(model: Model, setting: Executors, on_progress: OnProgress | None = None) -> Iterator[dict[str, Any]]:
-    """Yield one row per batch size: both executors in turn on the same prompts, after a warm-up run of each."""
-    repeats, max_tokens = setting.repeats, setting.max_tokens
-    work = {name: (1 + repeats) * sum(map(run_work, setting.batch_sizes)) for name in (IN_TURN, ONE_BEHIND)}
-    progress = Progress(on_progress, work, runs_total=2 * (1 + repeats) * len(setting.batch_sizes))
+    """Time both executors of the engine on the same batches, all in turn, after a warm-up run of each."""
+    model = prepared_copy(load_model(setting.model, device=setting.device, dtype=getattr(torch, setting.dtype)))
+    most, max_tokens = max(setting.batch_sizes), setting.max_tokens
+    runs = {}
+    for name in (IN_TURN, ONE_BEHIND):
+        engine = Engine(
+            model,
+            num_blocks=blocks_of(most, setting.prompt_len + max_tokens),
+            max_num_seqs=most,
+            enable_prefix_caching=False,
+            async_scheduling=name == ONE_BEHIND,
+        )
+        engine.warm_up()
+        for size in setting.batch_sizes:
+            work = batch_of(random_prompts(model, size, setting.prompt_len), max_tokens)
+            runs[f"batch {size}, {name}"] = partial(serve, engine, work)
+    taken = race(runs, setting.repeats, on_progress)
+    rows = []
     for size in setting.batch_sizes:
-        prompts = random_prompts(model, size, setting.prompt_len)
-        engines = {
-            name: Engine(
-                model,
-                num_blocks=size * -(-(setting.prompt_len + max_tokens) // BLOCK_SIZE),
-                max_num_seqs=size,
-                enable_prefix_caching=False,
-                async_scheduling=name == ONE_BEHIND,
-            )
-            for name in (IN_TURN, ONE_BEHIND)
-        }
-        for engine in engines.values():
-            engine.warm_up()
-        runs = {name: partial(timed, engine, prompts, max_tokens) for name, engine in engines.items()}
-        taken = reported(progress, runs, repeats, warmup=1, where=f"batch {size}, ", work=run_work(size))
-        outputs = [tokens for runs in taken.values() for _, tokens in runs]
-        yield {
-            "batch_size": size,
-            "tokens": size * max_tokens,
-            "seconds": {name: [seconds for seconds, _ in runs] for name, runs in taken.items()},
-            "same_tokens": all(tokens == outputs[0] for tokens in outputs),
-        }
-
-
-def run_work(batch_size: int) -> int:
-    """Estimate how long a run takes, relative to runs of other batch sizes.
-
-    Weights are read once a step, and on a CPU that takes as long as about ROWS_OF_WEIGHTS rows.
-    """
-    return ROWS_OF_WEIGHTS + batch_size
-
-
-def timed(engine: Engine, prompts: list[list[int]], max_tokens: int) -> tuple[float, list[list[int]]]:
-    """Return the seconds from the first step to the last token, and the tokens."""
-    seqs = [Sequence(prompt, SamplingParams(max_tokens=max_tokens, ignore_eos=True)) for prompt in prompts]
-    now = device_clock(engine.model.device)
-    for seq in seqs:
-        engine.add(seq)
-    return seconds_of(lambda: list(drive(engine)), now), [seq.output_ids for seq in seqs]
+        both = {name: taken[f"batch {size}, {name}"] for name in (IN_TURN, ONE_BEHIND)}
+        outputs = [run.outputs for own in both.values() for run in own]
+        rows.append(
+            {
+                "batch_size": size,
+                "tokens": size * max_tokens,
+                "seconds": {name: [run.seconds for run in own] for name, own in both.items()},
+                "same_tokens": all(tokens == outputs[0] for tokens in outputs),
+            }
+        )
+    return ExecutorResult(arguments=setting.record(), **describe_host(model.device), rows=rows)

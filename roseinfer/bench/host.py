@@ -13,6 +13,7 @@ from roseinfer.display.measured import MachineResult
 from roseinfer.display.text_table import Column
 from roseinfer.engine.config import STEP_TOKENS
 from roseinfer.llm.llm import LLM
+from roseinfer.models import model_config
 from roseinfer.profiling.progress import OnProgress
 from roseinfer.profiling.spans import SpanTimes, TimedSpan, listening
 from roseinfer.sequence import SamplingParams
@@ -72,7 +73,7 @@ def host_times(setting: Host, on_progress: OnProgress | None = None) -> HostResu
     Raises ValueError for prompts and outputs that are too long for the model.
     """
     batch_sizes, max_tokens = setting.batch_sizes, setting.max_tokens
-    require_fit(setting.model, setting.prompt_len, max_tokens)
+    require_fit(model_config(setting.model), prompt_len=setting.prompt_len, max_tokens=max_tokens)
     # Steps in turn, on a GPU too: only then do a step's parts add up.
     llm = LLM(
         setting.model,

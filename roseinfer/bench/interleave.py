@@ -9,7 +9,6 @@ from functools import partial
 from statistics import median
 from typing import Any, TypeVar
 
-from roseinfer.arguments import require_count
 from roseinfer.profiling.progress import OnProgress, Progress, RunProgress
 
 from .neighbours import with_waiting
@@ -18,7 +17,6 @@ OnStep = Callable[[int, float], None]  # decode tokens of this run so far, and t
 T = TypeVar("T")
 Name = TypeVar("Name", bound=Hashable)
 MOST_REPEATS = "ROSEINFER_REPEATS"
-ROWS_OF_WEIGHTS = 16  # a step on a CPU reads its weights in about the time of so many rows: for estimates
 
 
 def turns(names: Sequence[Name], repeats: int, warmup: int = 0) -> Iterator[tuple[int, int, Name]]:
@@ -50,26 +48,14 @@ def interleaved(
     return samples
 
 
-def reported(
-    progress: Progress,
-    runs: Mapping[str, Callable[[], T]],
-    repeats: int,
-    warmup: int = 0,
-    where: str = "",
-    work: float = 1.0,
-) -> dict[str, list[T]]:
-    """Do what `interleaved` does, and report each run as it begins. work: of each run, see Progress."""
-
-    def on_run(name: str, repeat: int) -> None:
-        progress.begin(where + phase_of(repeat, repeats), name, work, repeat)
-
-    return interleaved(runs, repeats, warmup, on_run)
-
-
 def race(runs: Mapping[str, Callable[[], T]], repeats: int, on_progress: OnProgress | None) -> dict[str, list[T]]:
     """Call each once for warm-up and then `repeats` times, in turn, with progress; runs take about as long."""
     progress = Progress(on_progress, dict.fromkeys(runs, 1 + repeats), len(runs) * (1 + repeats))
-    return reported(progress, runs, repeats, warmup=1)
+
+    def on_run(name: str, repeat: int) -> None:
+        progress.begin(phase_of(repeat, repeats), name, repeat=repeat)
+
+    return interleaved(runs, repeats, warmup=1, on_run=on_run)
 
 
 @dataclass(frozen=True)
@@ -105,13 +91,8 @@ def measure(
     Returns one sample per run: name, repeat, position in its round, tokens, decode_tokens, seconds, prefill_seconds,
     decode_seconds, step_seconds, tokens_per_second, waited_seconds. tokens_per_second is a run's speed by its median
     step: one step that another process held up would else stand for the whole run. waited_seconds: see neighbours.
-    Raises ValueError for no contenders, a name twice, repeats < 1 or warmup < 0.
     """
     names = [name for name, _ in contenders]
-    if not names or len(set(names)) != len(names):
-        raise ValueError(f"contenders must be at least one, each name once, got {names}")
-    require_count("repeats", repeats, at_least=1)
-    require_count("warmup", warmup, at_least=0)
     report = on_progress or (lambda progress: None)
     progress = Progress(None, dict.fromkeys(names, warmup + repeats), len(names) * (warmup + repeats))
     runs = dict(contenders)

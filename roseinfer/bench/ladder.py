@@ -16,12 +16,11 @@ from roseinfer.profiling.clock import Clock
 from roseinfer.profiling.step_bound import products_seconds, step_bound
 from roseinfer.stage import Stage
 
-from .contenders import StageContender, hf_contender
+from .contenders import StageContender, hf_contender, require_fit
 from .interleave import Contender, OnProgress, OnStep, Run, RunProgress, measure
 from .ladder_result import LadderResult
 from .provenance import describe_host
-from .race_setting import HF_NAMES
-from .settings import Ladder
+from .settings import HF_NAMES, Ladder
 from .token_check import Referee
 from .verdict import spread, verdict
 
@@ -44,7 +43,7 @@ def ladder(
     Raises ValueError for a bad argument, TokensDiffer for wrong tokens, ContenderFailed when a contender raises.
     """
     check_stages(stages)
-    check_length(model, setting.prompt_len, setting.max_new_tokens)
+    require_fit(model.config, prompt_len=setting.prompt_len, max_new_tokens=setting.max_new_tokens)
     batch_size, max_new_tokens = setting.batch_size, setting.max_new_tokens
     prompts = random_prompts(model, batch_size, setting.prompt_len, setting.seed)
     entrants = [StageContender(stage, model, prompts, max_new_tokens, clock) for stage in stages]
@@ -95,15 +94,6 @@ def check_stages(stages: Sequence[type[Stage]]) -> None:
     names = [stage.name for stage in stages]
     if len(set(names)) != len(names) or set(names) & set(HF_NAMES.values()):
         raise ValueError(f"stages must have names of their own (none of {list(HF_NAMES.values())}), got {names}")
-
-
-def check_length(model: Model, prompt_len: int, max_new_tokens: int) -> None:
-    """Check that no sequence would have more tokens than the model has positions; else raise ValueError."""
-    if prompt_len + max_new_tokens > model.config.max_model_len:
-        raise ValueError(
-            f"prompt_len={prompt_len} + max_new_tokens={max_new_tokens} is {prompt_len + max_new_tokens} tokens, "
-            f"allowed: max_model_len={model.config.max_model_len}"
-        )
 
 
 def random_prompts(model: Model, batch_size: int, prompt_len: int, seed: int = 0) -> list[list[int]]:

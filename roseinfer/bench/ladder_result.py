@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,29 +14,46 @@ from roseinfer.display.text_table import Column, TextTable
 from roseinfer.profiling import TRANSFERS
 
 from .neighbours import busy_sentence
-from .race_setting import HF_NAMES
+from .settings import HF_NAMES
 from .verdict import explanation, runs_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMATS = {
-    "tok/s": "{:,.0f}",
-    "of fastest": "{:.0%}",
-    "vs previous": "{:+.1%}",
-    "vs first": "{:+.1%}",
-    "total tok/s": "{:,.0f}",
-    "step ms": "{:,.2f}",
-    "products ms": "{:,.2f}",
-    "aten ops": "{:,}",
-    "copies": "{:,}",
-    "cats": "{:,}",
-    "selects": "{:,}",
-    TRANSFERS: "{:,}",
-    "bytes copied": "{:,}",
-    "of floor": "{:.1%}",
-}
 COUNTS = ["copies", "cats", "selects", "bytes copied"]
+
+
+def _of(name: str) -> Callable[[dict[str, Any]], Any]:
+    """Return a row's value, None where a contender lacks it."""
+    return lambda row: row.get(name)
+
+
+def _less_one(name: str) -> Callable[[dict[str, Any]], float | None]:
+    return lambda row: None if row.get(name) is None else row[name] - 1
+
+
+def _ends(row: dict[str, Any]) -> str:
+    return f"{row['tokens_per_second_min']:,.0f}..{row['tokens_per_second_max']:,.0f}"
+
+
+# The columns of both tables: how a value is shown, and how it follows from a row.
+COLUMNS: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
+    "stage": ("{}", _of("stage")),
+    "tok/s": ("{:,.0f}", _of("tokens_per_second")),
+    "of fastest": ("{:.0%}", _of("of_fastest")),
+    "min..max": ("{}", _ends),
+    "vs previous": ("{:+.1%}", _less_one("vs_previous")),
+    "vs first": ("{:+.1%}", _less_one("vs_first")),
+    "verdict": ("{}", _of("verdict")),
+    "total tok/s": ("{:,.0f}", _of("total_tokens_per_second")),
+    "step ms": ("{:,.2f}", _of("step_ms")),
+    "products ms": ("{:,.2f}", lambda row: row.get("products_seconds") and 1e3 * row["products_seconds"]),
+    "of floor": ("{:.1%}", _of("floor_share")),
+    "bound by": ("{}", _of("bound")),
+    "aten ops": ("{:,}", _of("aten_ops")),
+    **{name: ("{:,}", _of(name.replace(" ", "_"))) for name in (*COUNTS, TRANSFERS)},
+    "tokens": ("{}", _of("tokens")),
+}
 IN_TERMINAL = [
     "stage",
     "tok/s",
@@ -85,7 +102,7 @@ class LadderResult(MachineResult):
         """Return the table for a terminal: what fits on a hundred columns or so; the notebook's view has more."""
         all_equal = all(row["tokens"] == "equal" for row in self.rows)
         shown = [name for name in IN_TERMINAL if name != "tokens" or not all_equal]
-        columns = [Column(name, FORMATS.get(name, "{}").format) for name in shown]
+        columns = [Column(name, COLUMNS[name][0].format) for name in shown]
         table = TextTable.of(columns, zip(*(self.columns[name] for name in shown), strict=True))
         table = replace(table, names=[name.replace(" ", "\n") for name in table.names])
         title = f"{self.title}; tokens equal" if all_equal else self.title
@@ -146,30 +163,9 @@ class LadderResult(MachineResult):
     def columns(self) -> dict[str, list[Any]]:
         """The rows under the names that the tables use; None where a contender lacks a figure."""
 
-        def column(name: str) -> list[Any]:
-            return [row.get(name) for row in self.rows]
-
-        def less_one(name: str) -> list[float | None]:
-            return [None if ratio is None else ratio - 1 for ratio in column(name)]
-
-        fastest = max(column("tokens_per_second"))
-        return {
-            "stage": column("stage"),
-            "tok/s": column("tokens_per_second"),
-            "of fastest": [speed / fastest for speed in column("tokens_per_second")],
-            "min..max": [_ends(row) for row in self.rows],
-            "vs previous": less_one("vs_previous"),
-            "vs first": less_one("vs_first"),
-            "verdict": column("verdict"),
-            "total tok/s": column("total_tokens_per_second"),
-            "step ms": column("step_ms"),
-            "products ms": [None if one is None else 1e3 * one for one in column("products_seconds")],
-            "of floor": column("floor_share"),
-            "bound by": column("bound"),
-            "aten ops": column("aten_ops"),
-            **{name: column(name.replace(" ", "_")) for name in (*COUNTS, TRANSFERS)},
-            "tokens": column("tokens"),
-        }
+        fastest = max(row["tokens_per_second"] for row in self.rows)
+        rows = [row | {"of_fastest": row["tokens_per_second"] / fastest} for row in self.rows]
+        return {name: [of(row) for row in rows] for name, (_, of) in COLUMNS.items()}
 
     @cached_property
     def frame(self) -> pd.DataFrame:
@@ -198,11 +194,7 @@ class LadderResult(MachineResult):
             note=self.note,
             warning=self.warning,
             explanation=self.explanation + self._on_totals,
-            formats={name: FORMATS[name] for name in columns if name in FORMATS},
+            formats={name: COLUMNS[name][0] for name in columns if name in COLUMNS},
             bars=["of fastest"],
             folded=FOLDED,
         )
-
-
-def _ends(row: dict[str, Any]) -> str:
-    return f"{row['tokens_per_second_min']:,.0f}..{row['tokens_per_second_max']:,.0f}"

@@ -19,14 +19,17 @@ from roseinfer.arrivals import (
     require_range,
 )
 from roseinfer.arrivals import bursts as draw_bursts
+from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.engine.policies import POLICIES
 from roseinfer.settings import MODEL, NATURAL, POSITIVE, SIZES, Settings, device_flag, flag, names_of
 
-from .race_setting import ENGINE, HF_NAME, HF_NAMES, QUANTIZED
-
 DTYPES = ("float32", "bfloat16", "float16")
+QUANTIZED = ("int8", "int4")  # precisions of weights alone: K, V and the rest are in fp32
 PRECISIONS = (*DTYPES, *QUANTIZED)
 RANDOM, REPEATING = "random", "repeating"
+ENGINE = "engine"
+HF_NAME = "HF generate"
+HF_NAMES = {"dynamic": HF_NAME, "static": f"{HF_NAME}, static cache"}  # by the kind of its KV cache
 # Contenders: as one types them, and as tables name them.
 OFFLINE = {"hf": HF_NAME, "engine": ENGINE, "ctranslate2": "CTranslate2", "llama.cpp": "llama.cpp"}
 NO_CACHE, HF = "no-prefix-cache", "hf"
@@ -48,6 +51,11 @@ NOT_TOLD = ("port", "folder", "api_key", "vocab_size", "verify", "contenders")
 AFTER_SHORT_RUN = "interleaved runs of each, after a short one for warm-up"
 AFTER_RUN = "interleaved runs of each, after one for warm-up"
 WEIGHTS_AND_CACHE = "of weights and KV cache"
+
+
+def blocks_of(num_seqs: int, num_tokens: int, block_size: int = BLOCK_SIZE) -> int:
+    """Count the blocks with which num_seqs sequences of num_tokens tokens can run at a time."""
+    return num_seqs * -(-num_tokens // block_size)
 
 
 def above_0(argument: str, values: Sequence[float]) -> None:
@@ -149,6 +157,11 @@ class Offline(Settings):
         """Tokens of the longest sequence, prompt and output."""
         return max(self.prompt_lens) + self.max_tokens
 
+    @property
+    def num_blocks(self) -> int:
+        """How many blocks the largest batch needs."""
+        return blocks_of(max(self.batch_sizes), self.longest)
+
     def record(self) -> dict[str, Any]:
         return super().record() | {"precisions": self.precisions, "speculative": self.drafting}
 
@@ -185,6 +198,11 @@ class Workload(Settings):
     def num_sent(self) -> int:
         """How many requests are sent."""
         return self.num_requests
+
+    @property
+    def longest(self) -> Arrival:
+        """The request with the most tokens, prompt and output."""
+        return max(self.arrivals(None), key=lambda arrival: arrival.prompt_len + arrival.output_len)
 
     def arrivals(self, rate: float | None) -> list[Arrival]:
         """Return the arrivals at `rate` requests a second, None for all at once. A trace has its own times.
@@ -379,8 +397,8 @@ class Serve(Settings):
     output_len: Range = flag((16, 64), "of each output, or a range", check=require_range, metavar="TOKENS")
     cancelled: float = flag(0.0, "share of clients that go away within a second", metavar="SHARE")
     malformed: float = flag(0.0, "share of requests that are no request", metavar="SHARE")
-    ttft_ms: float = flag(500.0, "time to first token that a good answer may take")
-    itl_ms: float = flag(50.0, "mean gap between tokens that a good answer may have")
+    ttft_ms: float = flag(500.0, "time to first token that a good answer may take", check=require_positive)
+    itl_ms: float = flag(50.0, "mean gap between tokens that a good answer may have", check=require_positive)
     stream: bool = flag(True, "ask for answers chunk by chunk")
     clients: int | None = flag(
         None,

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 from roseinfer.arguments import counted
 
 if TYPE_CHECKING:
-    from tqdm import tqdm
-
     from roseinfer.profiling.progress import OnProgress, RunProgress
 
 EVERY_S = 5.0  # between two lines where there is no terminal
@@ -31,18 +29,27 @@ def shown_progress(doing: str = "loading the model") -> Iterator[OnProgress]:
 
     is_terminal = bool(sys.stderr and sys.stderr.isatty())
     bar = tqdm(desc=doing, bar_format=NOT_COUNTED, leave=False, dynamic_ncols=True, disable=not is_terminal)
-    with bar, _lines(doing) if bar.disable else _drawn(bar) as show:
-        is_said = False
+    began, last, is_said = perf_counter(), doing, False
 
-        def on_progress(p: RunProgress) -> None:
-            nonlocal is_said
-            seconds_left = p.seconds_left or 0.0
-            if not is_said and p.repeat >= 0 and seconds_left >= WORTH_SAYING_S:
-                is_said = True
-                runs = counted(p.runs_total - p.runs_done, "run")
-                say(f"estimate, from the warm-up: {duration(seconds_left)} for {runs}")
-            show(p)
+    def on_progress(p: RunProgress) -> None:
+        nonlocal last, is_said
+        if not is_said and p.repeat >= 0 and p.seconds_left and p.seconds_left >= WORTH_SAYING_S:
+            is_said = True
+            runs = counted(p.runs_total - p.runs_done, "run")
+            say(f"estimate, from the warm-up: {duration(p.seconds_left)} for {runs}")
+        left = "" if p.seconds_left is None else f"{duration(p.seconds_left)} left"
+        done = f" ({p.runs_done} of {p.runs_total} runs done{left and f', {left}'})" if p.runs_total else ""
+        last = described(p) + done
+        if is_terminal:
+            bar.total, bar.n = p.runs_total or None, p.runs_done
+            bar.bar_format = LAYOUT if p.runs_total else NOT_COUNTED
+            bar.set_description_str(described(p), refresh=False)
+            bar.set_postfix_str(left)
 
+    def show_again() -> None:
+        bar.refresh() if is_terminal else say(f"{perf_counter() - began:5.0f} s  {last}")
+
+    with bar, _every(REDRAW_S if is_terminal else EVERY_S, show_again):
         yield on_progress
 
 
@@ -63,32 +70,6 @@ def say(text: str) -> None:
 
     tqdm.write(text, file=sys.stderr)  # above the bar, if there is one
     sys.stderr.flush()
-
-
-@contextmanager
-def _drawn(bar: tqdm) -> Iterator[OnProgress]:
-    def show(p: RunProgress) -> None:
-        bar.total, bar.n = p.runs_total or None, p.runs_done
-        bar.bar_format = LAYOUT if p.runs_total else NOT_COUNTED
-        bar.set_description_str(described(p), refresh=False)
-        bar.set_postfix_str("" if p.seconds_left is None else f"{duration(p.seconds_left)} left")
-
-    with _every(REDRAW_S, bar.refresh):
-        yield show
-
-
-@contextmanager
-def _lines(doing: str) -> Iterator[OnProgress]:
-    """Print the last report every few seconds, whatever runs in between."""
-    began, last = perf_counter(), [doing]
-
-    def show(p: RunProgress) -> None:
-        left = "" if p.seconds_left is None else f", {duration(p.seconds_left)} left"
-        done = f" ({p.runs_done} of {p.runs_total} runs done{left})" if p.runs_total else ""
-        last[0] = described(p) + done
-
-    with _every(EVERY_S, lambda: say(f"{perf_counter() - began:5.0f} s  {last[0]}")):
-        yield show
 
 
 @contextmanager

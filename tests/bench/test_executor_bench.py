@@ -8,19 +8,21 @@ import pytest
 
 from roseinfer.bench import executors as module
 from roseinfer.bench.executors import IN_TURN, ONE_BEHIND, executors
+from roseinfer.bench.online import serve
+from roseinfer.bench.race import Run
 from roseinfer.bench.settings import Executors
 
 
 def test_every_run_of_both_is_kept_and_their_tokens_are_compared(monkeypatch: pytest.MonkeyPatch):
-    depths, timed = [], module.timed
+    depths = []
 
-    def noted(engine, *run):
+    def noted(engine, work):
         depths.append(engine.depth)
-        return timed(engine, *run)
+        return serve(engine, work)
 
-    monkeypatch.setattr(module, "timed", noted)
+    monkeypatch.setattr(module, "serve", noted)
     result = executors(Executors(batch_sizes=[1, 3], prompt_len=4, max_tokens=5, repeats=2, device="cpu"))
-    assert depths == 2 * [2, 1, 1, 2, 2, 1]
+    assert len(depths) == 3 * 4 and sorted(depths[:4]) == [1, 1, 2, 2]
     assert [row["batch_size"] for row in result.rows] == [1, 3] and [row["tokens"] for row in result.rows] == [5, 15]
     assert all(row["same_tokens"] is True for row in result.rows)
     assert all([len(row["seconds"][name]) for name in (IN_TURN, ONE_BEHIND)] == [2, 2] for row in result.rows)
@@ -29,6 +31,6 @@ def test_every_run_of_both_is_kept_and_their_tokens_are_compared(monkeypatch: py
 
 
 def test_other_tokens_are_told_of(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "timed", lambda engine, *a: (1.0, [[1, engine.depth]]))
+    monkeypatch.setattr(module, "serve", lambda engine, work: Run.of_batch([[1, engine.depth]], 0.0, 1.0))
     result = executors(Executors(batch_sizes=[1], repeats=1, device="cpu"))
     assert result.rows[0]["same_tokens"] is False and result.text().splitlines()[2].split()[-1] == "no"

@@ -67,24 +67,6 @@ def test_a_kernel_without_triton_is_one_line(capsys, monkeypatch: pytest.MonkeyP
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--stages s01,s2_prealloc_gather", "unknown stage 's2_prealloc_gather' (nearest: s02_prealloc_gather)"),
-        ("--stages s99", "allowed: s01_naive_cat, s02_prealloc_gather, s03_select_append"),
-        ("--batch-size 0", "--batch-size must be an integer of at least 1, got 0"),
-        ("--max-new-tokens 100000", "allowed: max_model_len="),
-        ("--model random:nothing", "unknown shape 'random:nothing'"),
-        ("--output no/such/folder/ladder.json", "must be a file in a folder that exists"),
-    ],
-)
-def test_a_bad_argument_is_one_line_and_exit_2(capsys, arguments: str, message: str):
-    assert main(arguments.split()) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.startswith("error: ") and err.count("\n") == 1
-    assert message in err
-
-
 def test_wrong_tokens_are_one_line_and_exit_1(capsys, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("stages.LADDER", (NaiveCat, ForgetsTheLastToken))
     assert main("--no-hf --batch-size 3 --max-new-tokens 12 --repeats 1".split()) == 1

@@ -99,42 +99,6 @@ def test_a_prompt_may_come_from_a_pipe_and_the_answer_may_go_to_a_file(llm, caps
     assert written["outputs"][0]["finish_reason"] == "stop" and written["prompt"] == "The optional"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["generate"], "missing: MODEL"),
-        (["chat"], "missing: MODEL"),
-        (["generate", "./nowhere", "a"], "no such folder: './nowhere'"),
-        (
-            ["generate", "tiny", "a", "--temperature", "-1"],
-            "--temperature must be a number >= 0 (0 is greedy), got -1.0",
-        ),
-        (["generate", "tiny", "a", "--max-tokens", "0"], "--max-tokens must be an integer >= 1, or None"),
-        (["generate", "tiny", "a", "--top-p", "2"], "--top-p must be a number above 0 and at most 1"),
-        (["generate", "tiny", ""], "a prompt must have at least one token, got the text ''"),
-        (["generate", "tiny", "a", "--dtype", "fp8"], "--dtype must be one of float32, float16, bfloat16, got 'fp8'"),
-        (
-            ["generate", "tiny", "a", "--output", "/nowhere/x.json"],
-            "--output /nowhere/x.json: must be a file in a folder",
-        ),
-        (["chat", "tiny", "--chat-template", "nowhere.jinja"], "--chat-template nowhere.jinja: there is no such file"),
-        (["chat", "tiny", "--chat-template", "."], "--chat-template .: cannot be read (Is a directory)"),
-        (
-            ["chat", "tiny"],
-            "'tiny' has no chat template (chat_template.jinja, or 'chat_template' in tokenizer_config.json): it only "
-            "continues texts. Use `roseinfer generate tiny`, or give --chat-template\n",
-        ),
-        (["chat", "random:gpt2"], "'random:gpt2' has random weights and no tokenizer; 'tiny' has one"),
-        (["generate", "random:gpt2", "a"], "'random:gpt2' has random weights and no tokenizer; 'tiny' has one"),
-    ],
-    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
-)
-def test_wrong_input_is_one_line(arguments, message, capsys):
-    assert main([*arguments, *(["--device", "cpu"] if len(arguments) > 1 else [])]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.startswith(f"error: {message}") and err.count("\n") == 1
-
-
 def test_a_chat_keeps_what_was_said(llm, capsys, monkeypatch, template):
     typed(monkeypatch, "Return a new\n\n  None  \n/new\nReturn a new\n/exit\nnever read\n")
     flags = ["--chat-template", template, "--system", "Copy", "--max-tokens", "8", "--device", "cpu"]

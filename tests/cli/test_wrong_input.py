@@ -12,7 +12,88 @@ from roseinfer import benchmark_scheduler
 from roseinfer.cli.command import in_flags
 from roseinfer.cli.main import main
 
+NO_TEMPLATE = "'tiny' has no chat template (chat_template.jinja, or 'chat_template' in tokenizer_config.json)"
 CASES = [
+    ("lader", "COMMAND: unknown value 'lader' (nearest: ladder), allowed: doctor, generate, "),
+    ("bench ofline", "BENCHMARK: unknown value 'ofline' (nearest: offline)"),
+    ("bench offline --batch-sizes 1,x", "--batch-sizes '1,x': must be integers with commas between them, such as 1,8"),
+    ("bench offline --prompt-len ,", "--prompt-len ',': must be integers"),
+    ("bench offline --dtype float32,int8", "--dtype: unknown value 'int8'"),
+    ("bench offline --quantization int8,int2", "--quantization: unknown value 'int2'"),
+    ("bench offline --contenders vllm", "--contenders: unknown stage 'vllm'"),
+    ("bench offline --contenders=", "--contenders '': must name something"),
+    ("bench offline --max-tokens 0", "--max-tokens must be an integer of at least 1, got 0"),
+    ("bench offline --batch-sizes 1000000000", "--batch-sizes 1000000000: an engine for so many sequences"),
+    ("bench offline --draft-model tiny", "--draft-model tiny: --speculative must name the method with a model, got No"),
+    ("bench memory --dtype int8", "--dtype: unknown value 'int8'"),
+    ("bench online --policies lottery", "--policies: unknown value 'lottery'"),
+    ("bench online --contenders vllm", "--contenders: unknown value 'vllm'"),
+    ("bench online --prompt-len 9-8", "--prompt-len '9-8': must be a number of tokens, or the least and the most"),
+    ("bench online --scale 0", "--scale must be a number above 0, got 0.0"),
+    ("bench online --rate fast", "--rate 'fast': must be numbers with commas between them, such as 0.5,2"),
+    ("bench online --prompt-len 4096", "prompt_tokens=4096 + output_tokens=16 is 4112 tokens, allowed: max_model_len="),
+    ("bench online --max-num-seqs 1000000000", "--max-num-seqs 1000000000: an engine for so many sequences"),
+    ("bench chunks --budgets 8", "--budgets must be an integer of at least 9, got 8"),
+    ("bench host --batch-sizes 1,1", "--batch-sizes must be a list with each value once, got [1, 1]"),
+    ("bench host --max-tokens 3", "--max-tokens must be an integer of at least 4, got 3"),
+    ("bench step --batch-sizes 1000000000", "--batch-sizes 1000000000: an engine for so many sequences"),
+    ("bench step --model tiny,tiny", "--model must be a list with each value once, got ['tiny', 'tiny']"),
+    ("bench step --model random:gpt9", "unknown shape 'random:gpt9'"),
+    ("bench step --context 512", "--context must be below 512, the positions of tiny, got 512"),
+    ("bench serve --slots 4", "--slots 4: changes nothing without --contenders"),
+    ("bench serve --precision int8", "--precision int8: changes nothing without --contenders"),
+    ("bench serve --url http://127.0.0.1:9 --port 8835", "--port 8835: changes nothing with --url, which has one"),
+    ("bench serve -X 0", "--rate must be a number above 0, got 0.0"),
+    ("bench serve -X fast", "-X/--rate: must be a number, got 'fast'"),
+    ("bench serve -P 1", "http://127.0.0.1:1: no server with OpenAI's API answers there"),
+    ("bench serve --clients 0", "--clients must be an integer of at least 1, got 0"),
+    ("bench serve --ttft-ms 0", "--ttft-ms must be a number above 0, got 0.0"),
+    ("ladder --dtype float61", "--dtype: unknown value 'float61' (nearest: float16), allowed: float32, "),
+    ("ladder --batch-size many", "--batch-size: must be an integer, got 'many'"),
+    ("ladder --batch-size 0", "--batch-size must be an integer of at least 1, got 0"),
+    ("ladder --max-new-tokens 100000", "--prompt-len 8 + --max-new-tokens 100000 is 100008 tokens, allowed: max_model"),
+    ("ladder --model", "--model: expected one argument"),
+    ("ladder --model random:nothing", "unknown shape 'random:nothing'"),
+    ("ladder --stages=", "--stages '': must name something, leave it out for the default"),
+    (
+        "ladder --stages s2_prealloc",
+        "--stages: unknown stage 's2_prealloc' (nearest: s02_prealloc_gather), allowed: ",
+    ),
+    ("ladder --device meta", "--device 'meta': not on this machine, which has: cpu"),
+    ("ladder --output nowhere/x.json", "--output nowhere/x.json: must be a file in a folder that exists, and can"),
+    ("tensorboard --no-serve --stages=", "--stages '': must name something, leave it out for the default"),
+    ("tensorboard --no-serve --device mps", "--device 'mps': not on this machine, which has: cpu"),
+    (
+        "tensorboard --no-serve --logdir wrong.json/tb",
+        "--logdir wrong.json/tb: must be a folder that can be written to (",
+    ),
+    ("aot --out wrong.json/a", "--out wrong.json/a: must be a folder that can be written to (Not a d"),
+    ("aot --module triton", "--module: unknown value 'triton' (nearest: paged_triton), allowed: s07_triton_pag"),
+    (
+        "reproduce 000 --out wrong.json/a",
+        "--out wrong.json/a: must be a folder that can be written to (Not a d",
+    ),
+    ("slides nowhere.ipynb", "NOTEBOOK nowhere.ipynb: there is no such file"),
+    ("slides empty.ipynb --out wrong.json/a", "--out wrong.json/a: must be a folder that can be written to (Not a d"),
+    ("generate", "missing: MODEL"),
+    ("generate ./nowhere a", "no such folder: './nowhere'"),
+    ("generate tiny a --temperature -1", "--temperature must be a number >= 0 (0 is greedy), got -1.0"),
+    ("generate tiny a --max-tokens 0", "--max-tokens must be an integer >= 1, or None"),
+    ("generate tiny a --top-p 2", "--top-p must be a number above 0 and at most 1"),
+    ("generate tiny ''", "a prompt must have at least one token, got the text ''"),
+    ("generate tiny a --dtype fp8", "--dtype must be one of float32, float16, bfloat16, got 'fp8'"),
+    ("generate tiny a --output nowhere/x.json", "--output nowhere/x.json: must be a file in a folder"),
+    ("generate random:gpt2 a", "'random:gpt2' has random weights and no tokenizer; 'tiny' has one"),
+    ("chat", "missing: MODEL"),
+    ("chat tiny --chat-template nowhere.jinja", "--chat-template nowhere.jinja: there is no such file"),
+    ("chat tiny --chat-template .", "--chat-template .: cannot be read (Is a directory)"),
+    ("chat tiny", f"{NO_TEMPLATE}: it only continues texts. Use `roseinfer generate tiny`, or give --chat-template\n"),
+    ("chat random:gpt2", "'random:gpt2' has random weights and no tokenizer; 'tiny' has one"),
+    ("trace", "missing: FILE"),
+    ("trace FILE --sql a --sql-file b", "--sql-file: not allowed with argument --sql"),
+    ("trace FILE --sql-file nowhere.sql", "--sql-file nowhere.sql: there is no such file"),
+    ("trace FILE --ops=", "--ops '': must name something, leave it out for the default"),
+    ("trace FILE --sql-file=", "--sql-file '': must name something, leave it out for the default"),
     ("bench online --scale 1e300", "--scale 1e+300: must be at most 1000, 1,000,000 requests"),
     ("bench online --scale nan", "--scale must be a number above 0, got nan"),
     ("bench online --requests 99999999999", "--requests must be an integer from 1 to 1,000,000, got 99999999999"),
@@ -49,10 +130,13 @@ CASES = [
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("roseinfer.cli.progress.EVERY_S", 1e6)  # however long a busy machine takes to load a model
     for name in ("folder", "deep", "hollow/config.json"):
         (tmp_path / name).mkdir(parents=True)
     for name in ("wrong.json", "wrong.ipynb"):
         (tmp_path / name).write_text('{"a": 1}')
+    empty = {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    (tmp_path / "empty.ipynb").write_text(json.dumps(empty))
     sizes = {"n_layer": 99999999, "n_head": 2, "n_embd": 8, "n_positions": 64, "vocab_size": 32}
     (tmp_path / "deep" / "config.json").write_text(json.dumps({"model_type": "gpt2", **sizes}))
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from roseinfer.bench.race_setting import HF_NAME
+from roseinfer.bench.settings import HF_NAME
 from roseinfer.hardware import available_bytes
 from roseinfer.planning.sizes import EngineSizes, PlannedEngine
 

@@ -13,7 +13,7 @@ import pandas as pd
 from roseinfer.bench.contenders import StageContender, hf_contender
 from roseinfer.bench.interleave import OnStep, Run, measure
 from roseinfer.bench.ladder import random_prompts
-from roseinfer.bench.race_setting import HF_NAME
+from roseinfer.bench.settings import HF_NAME
 from roseinfer.generate import decode_step
 from roseinfer.models import Model
 from roseinfer.planning.sizes import EngineSizes, PlannedEngine

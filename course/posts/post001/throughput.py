@@ -6,7 +6,7 @@ from statistics import median
 
 import torch
 
-from roseinfer.bench.race_setting import HF_NAME
+from roseinfer.bench.settings import HF_NAME
 from roseinfer.planning.sizes import EngineSizes
 from roseinfer.profiling import Machine, decode_floor
 from roseinfer.profiling.data_sheets import data_sheet

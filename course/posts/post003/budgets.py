@@ -12,9 +12,10 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from roseinfer.arrivals import Arrival, at_once
-from roseinfer.bench.online.serve import OnlineRun, serve
-from roseinfer.bench.online.workload import with_prompts
+from roseinfer.bench.online.serve import serve
+from roseinfer.bench.race import Run
 from roseinfer.bench.settings import Workload
+from roseinfer.bench.workload import with_prompts
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.display.figure import STYLE
 from roseinfer.models import Model, model_config
@@ -224,13 +225,13 @@ def simulated_steps(config: PlannedEngine, work: Workload, budget: int) -> int:
 # On the engine
 
 
-def served_run(config: PlannedEngine, model: Model, work: Workload, budget: int) -> OnlineRun:
+def served_run(config: PlannedEngine, model: Model, work: Workload, budget: int) -> Run:
     engine = engine_of(config, model, max_num_seqs=min(budget, config.max_num_seqs), max_num_batched_tokens=budget)
     engine.warm_up()
     return serve(engine, with_prompts(work.arrivals(None), model))
 
 
-def full_step_seconds(run: OnlineRun) -> float:
+def full_step_seconds(run: Run) -> float:
     """Return the median latency of the steps with the most tokens, which fill the budget."""
     most = max(step.num_tokens for step in run.steps)
     return median(step.finish - step.scheduled for step in run.steps if step.num_tokens == most)
@@ -240,7 +241,7 @@ def full_step_seconds(run: OnlineRun) -> float:
 
 
 @rc_context(STYLE)
-def curves(simulated: Mapping[int, dict[str, Any]], served: Mapping[int, OnlineRun]) -> Image:
+def curves(simulated: Mapping[int, dict[str, Any]], served: Mapping[int, Run]) -> Image:
     """Draw throughput to the right and latency up, one point per budget, as the post does."""
     there = [(row["requests_per_second"], row["full_ms"]) for row in simulated.values()]
     here = [(len(run.requests) / run.seconds, 1e3 * full_step_seconds(run)) for run in served.values()]

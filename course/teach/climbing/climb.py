@@ -13,7 +13,7 @@ from roseinfer.bench.contenders import StageContender, hf_contender
 from roseinfer.bench.interleave import measure
 from roseinfer.bench.ladder import random_prompts
 from roseinfer.bench.ladder_result import LadderResult
-from roseinfer.bench.race_setting import HF_NAME
+from roseinfer.bench.settings import HF_NAME
 from roseinfer.engine.as_stage import EngineStage
 from roseinfer.models import load_model
 from roseinfer.paths import DATA

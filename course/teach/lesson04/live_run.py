@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from roseinfer.arguments import require_count
-from roseinfer.bench.contenders import blame, check_all_free, stage_for
-from roseinfer.bench.ladder import check_length, check_stages, random_prompts
+from roseinfer.bench.contenders import blame, check_all_free, require_fit, stage_for
+from roseinfer.bench.ladder import check_stages, random_prompts
 from roseinfer.generate import decode_step
 from roseinfer.models import Model, load_model
 from roseinfer.models.load import DTYPES
@@ -130,7 +130,7 @@ class LiveRun:
         settings = self.settings
         self._say(f"loading {settings.model}")
         model = load_model(settings.model, device(), DTYPE_NAMES[settings.dtype])
-        check_length(model, settings.prompt_len, settings.max_new_tokens)
+        require_fit(model.config, prompt_len=settings.prompt_len, max_new_tokens=settings.max_new_tokens)
         self._say("measuring this machine")
         self.machine = measure_machine(model.device, model.dtype)
         for stage_class in itertools.cycle(settings.stages) if settings.repeat else settings.stages:

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from roseinfer.arguments import counted
-from roseinfer.bench.online.workload import Work
+from roseinfer.bench.workload import Work
 from roseinfer.blocks import OutOfBlocks
 from roseinfer.reference import reference_generate
 from roseinfer.stage import Stage

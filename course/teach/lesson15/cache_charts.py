@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from roseinfer.bench.online.workload import Work
+from roseinfer.bench.workload import Work
 from roseinfer.display.chart import PAGE_WIDTH, Chart, csv_data
 from roseinfer.display.figure import PALETTE
 from roseinfer.models import Model

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from course.display.speed_bars import SpeedBars
-from roseinfer.bench.online.workload import Work
+from roseinfer.bench.workload import Work
 from roseinfer.display.chart import show_live
 from roseinfer.display.table import Table
 

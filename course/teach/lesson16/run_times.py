@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from roseinfer.bench.interleave import interleaved
-from roseinfer.bench.online.workload import Work
+from roseinfer.bench.workload import Work
 from roseinfer.profiling.clock import seconds_of
 
 from ..lesson15.stage_requests import request, run_out

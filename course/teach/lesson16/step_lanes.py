@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from roseinfer.bench.online.workload import Work
+from roseinfer.bench.workload import Work
 from roseinfer.drive import WallClock, drive_by_clock
 from roseinfer.overlap import InTurn, Launched
 from roseinfer.sequence import SamplingParams, Sequence

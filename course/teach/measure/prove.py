@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from roseinfer.bench.ladder import mixed_prompts
-from roseinfer.bench.online.workload import Work
+from roseinfer.bench.workload import Work
 from roseinfer.display.table import Table
 from roseinfer.generate import generate
 from roseinfer.models import Model

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from course.display.speed_bars import SpeedBars
 from roseinfer.bench.ladder import check_stages, ladder
 from roseinfer.bench.ladder_result import LadderResult
-from roseinfer.bench.race_setting import HF_NAME
-from roseinfer.bench.settings import Ladder
+from roseinfer.bench.settings import HF_NAME, Ladder
 from roseinfer.display.chart import EMBED, VEGA_LITE, show_live
 from roseinfer.profiling.progress import RunProgress
 

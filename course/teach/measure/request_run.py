@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from roseinfer.arrivals import Arrival, require_order
-from roseinfer.bench.online.workload import Work, with_prompts
+from roseinfer.bench.workload import Work, with_prompts
 from roseinfer.drive import WallClock, drive_by_clock
 from roseinfer.engine.metrics import SequenceTimes, Timekeeper
 from roseinfer.engine.step import Step, StepRecord

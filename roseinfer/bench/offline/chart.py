@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from roseinfer.display.chart import Chart
 
-from ..race_setting import HF_NAME
+from ..settings import HF_NAME
 from .result import FULL, OfflineResult
 
 PANEL_WIDTH, PANEL_HEIGHT = 230, 220

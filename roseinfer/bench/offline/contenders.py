@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from roseinfer.blocks import BLOCK_SIZE
+from roseinfer.engine.calls import Stop
 from roseinfer.generate import generate
 from roseinfer.llm.llm import LLM
 from roseinfer.models import Model, load_model, to_hf
@@ -23,9 +24,10 @@ from roseinfer.sequence import SamplingParams
 from roseinfer.stage import Stage
 
 from ..contenders import ContenderFailed, blame, stage_for
-from ..peers import PEERS, PeerProcess, wait_until_idle, why_no_peers, write_model
-from ..race_setting import ENGINE, HF_NAME, QUANTIZED, RaceSetting
-from ..settings import OFFLINE, PRECISIONS
+from ..peers import PEERS, PeerProcess, why_no_peers, write_model
+from ..race import Contender, Run
+from ..settings import ENGINE, HF_NAME, OFFLINE, PRECISIONS, QUANTIZED, Offline
+from ..workload import Work
 
 Tokens = list[list[int]]
 HALF_CACHE = ("llama.cpp",)  # keep K and V in 16 bits unless all is in fp32
@@ -33,177 +35,156 @@ HALF_CACHE = ("llama.cpp",)  # keep K and V in 16 bits unless all is in fp32
 NEAR = {"llama.cpp": 0.01}
 
 
-@dataclass(frozen=True)
-class BatchContender:
-    """A contender. run(prompts, max_tokens) returns the new token ids, and when it began and ended.
-
-    Both times are by the clock that all processes share.
-    precision: that of the weights. kv_cache: the dtype of K and V. near: see Referee.check. versions: those of
-    libraries that describe_host does not name. drafts: how many tokens it has drafted so far, and how many of these
-    were accepted.
-    """
-
-    name: str
-    precision: str
-    run: Callable[[Tokens, int], tuple[Tokens, float, float]]
-    kv_cache: torch.dtype
-    near: float = 0.0
-    versions: dict[str, str] = field(default_factory=dict)
-    drafts: Callable[[], tuple[int, int]] = lambda: (0, 0)
-
-    @property
-    def called(self) -> str:
-        return f"{self.name} {self.precision}"
-
-    @property
-    def weights(self) -> torch.dtype:
-        return getattr(torch, self.precision)
-
-
 @contextmanager
-def entered(
-    setting: RaceSetting, stages: Sequence[type[Stage]], names: Sequence[str], precisions: Sequence[str]
-) -> Iterator[tuple[list[BatchContender], dict[str, str]]]:
+def entered(setting: Offline, stages: Sequence[type[Stage]] = ()) -> Iterator[tuple[list[Contender], dict[str, str]]]:
     """Yield the contenders that can run (Hugging Face, stages, engine, peers), and why the others cannot.
 
-    Contenders come precision by precision, fp32 first. names: keys of OFFLINE. Hugging Face's generate and stages never
-    run with quantised weights.
+    Contenders come precision by precision, fp32 first. Hugging Face's generate and stages never run with quantised
+    weights.
     """
-    contenders: list[BatchContender] = []
+    contenders: list[Contender] = []
     left_out: dict[str, str] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        for precision in sorted(precisions, key=PRECISIONS.index):
-            for who, make in _makers(setting, stages, names, precision, folder, stack):
+        for precision in sorted(setting.precisions, key=PRECISIONS.index):
+            for who, make in _makers(setting, stages, precision, folder, stack):
                 try:
                     contenders.append(make())
-                except (ContenderFailed, _LeftOut) as reason:
+                except (ContenderFailed, ValueError) as reason:
                     left_out[f"{who} {precision}"] = str(reason)
         yield contenders, left_out
 
 
-class _LeftOut(Exception):
-    """The reason why a contender does not run here."""
-
-
 def _makers(
-    setting: RaceSetting,
-    stages: Sequence[type[Stage]],
-    names: Sequence[str],
-    precision: str,
-    folder: Path,
-    stack: ExitStack,
-) -> Iterator[tuple[str, Callable[[], BatchContender]]]:
-    in_torch = precision not in QUANTIZED
-    if in_torch and ("hf" in names or stages):
-        model = load_model(setting.spec, setting.device, getattr(torch, precision))
+    setting: Offline, stages: Sequence[type[Stage]], precision: str, folder: Path, stack: ExitStack
+) -> Iterator[tuple[str, Callable[[], Contender]]]:
+    names = setting.contenders
+    if precision not in QUANTIZED and ("hf" in names or stages):
+        model = load_model(setting.model, setting.device, getattr(torch, precision))
         if "hf" in names:
-            yield HF_NAME, lambda: hf(model)
+            yield HF_NAME, partial(hf, model, precision)
         for stage_class in stages:
-            yield stage_class.name, partial(stage, stage_class, model)
+            yield stage_class.name, partial(stage, stage_class, model, precision)
     if "engine" in names:
-        yield ENGINE, lambda: engine(setting, precision)
-        if drafting := setting.speculative:
-            yield drafting_name(drafting), lambda: engine(setting, precision, drafting)
+        yield ENGINE, partial(engine, setting, precision)
+        if drafting := setting.drafting:
+            yield drafting_name(drafting), partial(engine, setting, precision, drafting)
     for name in names:
         if OFFLINE[name] in PEERS:
             yield OFFLINE[name], partial(peer, OFFLINE[name], setting, precision, folder, stack)
 
 
-def hf(model: Model) -> BatchContender:
-    """Make a contender of transformers' generate with its dynamic cache. All prompts of a batch are equally long."""
-    try:
-        theirs, device = to_hf(model), model.device
-    except ValueError as error:
-        raise _LeftOut(str(error)) from error
+def hf(model: Model, precision: str) -> Contender:
+    """Make a contender of transformers' generate with its dynamic cache. All prompts of a batch are equally long.
 
-    def make(prompts: Tokens, max_tokens: int) -> Callable[[], Tokens]:
-        return partial(hf_batch, theirs, torch.tensor(prompts, device=device), max_tokens)
+    Raises ValueError for a model that transformers cannot hold.
+    """
+    theirs = to_hf(model)
 
-    return _here(HF_NAME, _name(model.dtype), device, make)
+    def prepared(prompts: Tokens, max_tokens: int) -> Callable[[], Tokens]:
+        return partial(hf_batch, theirs, torch.tensor(prompts, device=model.device), max_tokens)
+
+    return _here(HF_NAME, precision, model.device, prepared)
 
 
-def stage(stage_class: type[Stage], model: Model) -> BatchContender:
+def stage(stage_class: type[Stage], model: Model, precision: str) -> Contender:
     """Make a contender of a stage behind the continuous loop, allocated before the clock starts."""
 
-    def make(prompts: Tokens, max_tokens: int) -> Callable[[], Tokens]:
+    def prepared(prompts: Tokens, max_tokens: int) -> Callable[[], Tokens]:
         fresh = stage_for(stage_class, model, [len(prompt) + max_tokens for prompt in prompts])
         params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
         return lambda: [seq.output_ids for seq in generate(fresh, prompts, params)]
 
-    return _here(stage_class.name, _name(model.dtype), model.device, make)
+    return _here(stage_class.name, precision, model.device, prepared)
 
 
 def drafting_name(speculative: dict[str, Any]) -> str:
     return f"{ENGINE} + {speculative['method']}"
 
 
-def engine(setting: RaceSetting, precision: str, speculative: dict[str, Any] | None = None) -> BatchContender:
+def engine(setting: Offline, precision: str, speculative: dict[str, Any] | None = None) -> Contender:
     """Make a contender of roseinfer.LLM with just the blocks for the largest batch. speculative: as LLM takes it."""
     name = drafting_name(speculative) if speculative else ENGINE
     weights: dict[str, Any] = {"quantization" if precision in QUANTIZED else "dtype": precision}
     with blame(f"{name} {precision}", "its constructor"):
         llm = LLM(
-            setting.spec,
+            setting.model,
             **weights,
             device=setting.device,
-            max_num_seqs=setting.most_seqs,
+            max_num_seqs=max(setting.batch_sizes),
             block_size=BLOCK_SIZE,
-            num_kvcache_blocks=setting.num_blocks(setting.most_seqs),
+            num_kvcache_blocks=setting.num_blocks,
             enable_prefix_caching=False,  # every run computes its prompts
             speculative=speculative,
         )
     metrics = llm.engine.metrics
 
-    def make(prompts: Tokens, max_tokens: int) -> Callable[[], Tokens]:
+    def prepared(prompts: Tokens, max_tokens: int) -> Callable[[], Tokens]:
         params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
         return lambda: [list(one.outputs[0].token_ids) for one in llm.generate(prompts, params, use_tqdm=False)]
 
-    contender = _here(name, precision, torch.device(setting.device), make)
-    return replace(contender, drafts=lambda: (metrics.num_drafted, metrics.num_accepted))
+    batches = _here(name, precision, torch.device(setting.device), prepared)
+
+    def run(work: Work, stop: Stop) -> Run:
+        drafted, accepted = metrics.num_drafted, metrics.num_accepted
+        done = batches.run(work, stop)
+        drafts = {"drafted": metrics.num_drafted - drafted, "accepted": metrics.num_accepted - accepted}
+        return replace(done, counters=drafts if drafts["drafted"] else {})
+
+    return replace(batches, run=run)
 
 
-def peer(name: str, setting: RaceSetting, precision: str, folder: Path, stack: ExitStack) -> BatchContender:
-    """Make a contender of another engine, in its own process until `stack` is closed."""
+def peer(name: str, setting: Offline, precision: str, folder: Path, stack: ExitStack) -> Contender:
+    """Make a contender of another engine, in its own process until `stack` is closed.
+
+    Raises ValueError for a model that peers are not given, ContenderFailed where this one cannot run.
+    """
     if reason := why_no_peers():
-        raise _LeftOut(reason)
+        raise ContenderFailed(reason)
     if torch.device(setting.device).type != "cpu":
-        raise _LeftOut("peers run on the CPU alone")
+        raise ContenderFailed("peers run on the CPU alone")
     if not any(folder.iterdir()):
-        try:
-            write_model(load_model(setting.spec), folder)
-        except ValueError as error:
-            raise _LeftOut(str(error)) from error
+        write_model(load_model(setting.model), folder)
     started = PeerProcess(f"{name} {precision}", PEERS[name], folder, precision, torch.get_num_threads())
     stack.callback(started.close)
-    is_half = name in HALF_CACHE and precision != "float32"
-    cache = _cache_of(precision, is_half)
-    return BatchContender(name, precision, started.run, cache, NEAR.get(name, 0.0), started.versions)
+    return _of_batches(name, precision, started.run, started.versions)
 
 
 def _here(
-    name: str, precision: str, device: torch.device, make: Callable[[Tokens, int], Callable[[], Tokens]]
-) -> BatchContender:
-    """Make a contender that runs in this process. make(prompts, max_tokens) allocates, and returns the work to time."""
+    name: str, precision: str, device: torch.device, prepared: Callable[[Tokens, int], Callable[[], Tokens]]
+) -> Contender:
+    """Make a contender of this process. prepared(prompts, max_tokens) allocates, and returns the work to time."""
     now = device_clock(device, perf_counter)
 
     def run(prompts: Tokens, max_tokens: int) -> tuple[Tokens, float, float]:
         with blame(f"{name} {precision}", f"a batch of {len(prompts)}"):
-            work = make(prompts, max_tokens)
+            generate = prepared(prompts, max_tokens)
             began = now()
-            outputs = work()
-            ended = now()
-        wait_until_idle()
-        return outputs, began, ended
+            return generate(), began, now()
 
-    return BatchContender(name, precision, run, _cache_of(precision))
+    return _of_batches(name, precision, run)
 
 
-def _cache_of(precision: str, is_half: bool = False) -> torch.dtype:
-    if is_half:
-        return torch.float16
-    return torch.float32 if precision in QUANTIZED else getattr(torch, precision)
+def _of_batches(
+    name: str,
+    precision: str,
+    run: Callable[[Tokens, int], tuple[Tokens, float, float]],
+    versions: dict[str, str] | None = None,
+) -> Contender:
+    """Make a contender of run(prompts, max_tokens), which returns the tokens, and when it began and ended.
+
+    Both times are by the clock that all processes share.
+    """
+
+    def served(work: Work, stop: Stop) -> Run:
+        return Run.of_batch(*run([prompt for _, prompt in work], work[0][0].output_len))
+
+    return Contender(name, f"{name} {precision}", {"precision": precision}, served, versions or {})
 
 
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def dtypes_of(name: str, precision: str) -> tuple[torch.dtype, torch.dtype]:
+    """Return the dtypes of a contender's weights in that precision, and of the K and V beside them."""
+    weights = getattr(torch, precision)
+    if name in HALF_CACHE and precision != "float32":
+        return weights, torch.float16
+    return weights, torch.float32 if precision in QUANTIZED else weights

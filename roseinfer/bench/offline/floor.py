@@ -13,7 +13,7 @@ from roseinfer.models.linear import Int8Linear
 from roseinfer.profiling import Floor, Machine, decode_floor, measure_machine, prefill_floor
 from roseinfer.profiling.floors import passes
 
-from ..race_setting import QUANTIZED
+from ..settings import QUANTIZED
 
 PRODUCT_SIZES = (512, 1024, 2048)
 BUDGET_S = 0.2

@@ -14,12 +14,12 @@ from roseinfer.arguments import counted
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.display.measured import Measured
 from roseinfer.display.text_table import Column, TextTable
-from roseinfer.models import ModelLoadError
+from roseinfer.models import ModelLoadError, model_config
 from roseinfer.planning.sizes import PlannedEngine
 
 from ..contenders import ContenderFailed, require_fit
-from ..race_setting import ENGINE, RaceSetting
-from ..settings import Memory
+from ..settings import ENGINE, Memory, Offline
+from ..workload import batch_of
 from .contenders import engine
 
 STATUS = Path("/proc/self/status")
@@ -69,10 +69,10 @@ def peak_memory(run: Memory) -> PeakMemory:
     Raises ValueError for a text that is too long for the model, ModelLoadError for a model that cannot be loaded, and
     ContenderFailed, with the last line of that process, when it fails otherwise.
     """
-    require_fit(run.model, run.prompt_len, run.max_tokens)
+    require_fit(model_config(run.model), prompt_len=run.prompt_len, max_tokens=run.max_tokens)
     sizes = PlannedEngine(
         model=run.model,
-        num_blocks=_setting(run).num_blocks(run.batch_size),
+        num_blocks=_setting(run).num_blocks,
         block_size=BLOCK_SIZE,
         max_num_seqs=run.batch_size,
         dtype="float32" if run.quantization else run.dtype,
@@ -88,8 +88,14 @@ def peak_memory(run: Memory) -> PeakMemory:
     return PeakMemory(run, sizes.loaded_bytes, sizes.pool_bytes, libraries, peak)
 
 
-def _setting(run: Memory) -> RaceSetting:
-    return RaceSetting(run.model, "cpu", run.batch_size, run.prompt_len + run.max_tokens)
+def _setting(run: Memory) -> Offline:
+    return Offline(
+        model=run.model,
+        batch_sizes=[run.batch_size],
+        prompt_lens=[run.prompt_len],
+        max_tokens=run.max_tokens,
+        device="cpu",
+    )
 
 
 def answer(asked: str) -> None:
@@ -97,7 +103,8 @@ def answer(asked: str) -> None:
     run = Memory(**json.loads(asked))
     libraries = resident("VmRSS")
     try:
-        engine(_setting(run), run.precision).run([[1] * run.prompt_len] * run.batch_size, run.max_tokens)
+        work = batch_of([[1] * run.prompt_len] * run.batch_size, run.max_tokens)
+        engine(_setting(run), run.precision).run(work, lambda: False)
     except ContenderFailed as error:
         if isinstance(error.__cause__, ModelLoadError):
             print(error.__cause__, file=sys.stderr)

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import product
-from typing import Any
 
-from roseinfer.models import Model, load_model, model_config
+from roseinfer.models import load_model, model_config
 from roseinfer.settings import names_of
 from roseinfer.stage import Stage
 
-from ..contenders import ContenderFailed
-from ..interleave import ROWS_OF_WEIGHTS, OnProgress, Progress, reported
+from ..contenders import ContenderFailed, require_fit
+from ..interleave import OnProgress
 from ..ladder import check_stages
 from ..provenance import describe_host
-from ..race_setting import RaceSetting
+from ..race import Contender, Race, Sample, check_lengths
 from ..settings import OFFLINE, Offline
 from ..token_check import Referee
-from .contenders import BatchContender, Tokens, entered
+from ..workload import Work, batch_of
+from .contenders import NEAR, Tokens, dtypes_of, entered
 from .floor import machine_for, run_floor
 from .prompts import PROMPTS
 from .result import OfflineResult, rows_of
 
 WARM_UP_TOKENS = 4
-Sample = dict[str, Any]
 
 
 def offline(
@@ -43,38 +41,30 @@ def offline(
     """
     _check(setting, stages)
     spec, device, max_tokens, repeats = setting.model, setting.device, setting.max_tokens, setting.repeats
-    shared = RaceSetting(spec, device, max(setting.batch_sizes), setting.longest, setting.drafting)
     model = load_model(spec, device)
     machines = {precision: machine_for(device, precision) for precision in setting.precisions}
+    few = min(WARM_UP_TOKENS, max_tokens)
     samples: list[Sample] = []
-    floors: dict[tuple, float] = {}
-    cells = list(product(setting.prompt_lens, setting.batch_sizes))
-    with entered(shared, stages, setting.contenders, setting.precisions) as (entrants, left_out):
+
+    def floor(name: str, precision: str, prompt_len: int, batch_size: int) -> float:
+        dtypes = dtypes_of(name, precision)
+        return run_floor(model.config, machines[precision], batch_size, prompt_len, max_tokens, *dtypes)
+
+    with entered(setting, stages) as (entrants, left_out):
         if not entrants:
             raise ContenderFailed(f"no contender can run: {'; '.join(left_out.values())}")
-        all_work = sum(
-            run_work(*cell, tokens) for cell in cells for tokens in (_warm_up(max_tokens), *[max_tokens] * repeats)
-        )
-        progress = Progress(
-            on_progress,
-            {entrant.called: all_work for entrant in entrants},
-            runs_total=len(cells) * len(entrants) * (1 + repeats),
-        )
-        for prompt_len, batch_size in cells:
-            given = PROMPTS[setting.prompts](model, spec, batch_size, prompt_len, max_tokens, setting.seed)
-            cell = _Cell(model, given, prompt_len, max_tokens, progress)
-            running = cell.warmed_up(entrants, left_out)
-            samples += cell.measured(running, repeats)
-            for entrant in running:
-                floors[(entrant.name, entrant.precision, prompt_len, batch_size)] = run_floor(
-                    model.config,
-                    machines[entrant.precision],
-                    batch_size,
-                    prompt_len,
-                    max_tokens,
-                    entrant.weights,
-                    entrant.kv_cache,
-                )
+        prompts = {
+            (prompt_len, size): PROMPTS[setting.prompts](model, spec, size, prompt_len, max_tokens, setting.seed)
+            for prompt_len, size in product(setting.prompt_lens, setting.batch_sizes)
+        }
+        plan = [batch_of(own, tokens) for own in prompts.values() for tokens in (few, *[max_tokens] * repeats)]
+        race = Race({entrant.called: plan for entrant in entrants}, repeats, on_progress)
+        for (prompt_len, batch_size), own in prompts.items():
+            sizes = {"prompt_len": prompt_len, "batch_size": batch_size}
+            where = f"prompt {prompt_len}, batch {batch_size}"
+            running = warmed_up(race, where, entrants, batch_of(own, few), left_out)
+            taken = measured(race, where, running, batch_of(own, max_tokens), Referee(model, own))
+            samples += [sizes | sample for sample in taken]
         versions = {name: version for entrant in entrants for name, version in entrant.versions.items()}
     host = describe_host(model.device)
     return OfflineResult(
@@ -84,94 +74,41 @@ def offline(
             name: {"read_bytes_per_s": m.read_bytes_per_s, "flops_per_s": m.flops_per_s, "samples": m.samples}
             for name, m in machines.items()
         },
-        rows=rows_of(samples, floors),
+        rows=rows_of(samples, floor),
         samples=samples,
         left_out=left_out,
     )
 
 
-def run_work(prompt_len: int, batch_size: int, max_tokens: int) -> int:
-    """Estimate how long a run takes, relative to others, by its computed rows and the weights that each step reads.
+def warmed_up(
+    race: Race, where: str, entrants: Sequence[Contender], work: Work, left_out: dict[str, str]
+) -> list[Contender]:
+    """Return the contenders that finish a short run; why the others do not goes to left_out."""
+    running = []
+    for entrant in entrants:
+        try:
+            race.run(f"{where}, warm-up", entrant, work)
+        except ContenderFailed as error:
+            left_out[f"{entrant.called}, {where}"] = str(error)
+        else:
+            running.append(entrant)
+    if not running:
+        raise ContenderFailed(f"{where}: no contender finished the warm-up: {'; '.join(left_out.values())}")
+    return running
 
-    On a CPU the weights take as long as about ROWS_OF_WEIGHTS rows.
-    """
-    return batch_size * prompt_len + max_tokens * (ROWS_OF_WEIGHTS + batch_size)
 
-
-def _warm_up(max_tokens: int) -> int:
-    return min(WARM_UP_TOKENS, max_tokens)
-
-
-class _Cell:
-    """One prompt length and batch size: everyone on the same prompts."""
-
-    def __init__(self, model: Model, prompts: Tokens, prompt_len: int, max_tokens: int, progress: Progress) -> None:
-        batch_size = len(prompts)
-        self.sizes = {"prompt_len": prompt_len, "batch_size": batch_size}
-        self.prompts = prompts
-        self.max_tokens = max_tokens
-        self.referee = Referee(model, self.prompts)
-        self.progress = progress
-        self.right: dict[str, Tokens] = {}  # the last ones that were checked
-        self.phase = f"prompt {prompt_len}, batch {batch_size}"
-
-    def warmed_up(self, entrants: Sequence[BatchContender], left_out: dict[str, str]) -> list[BatchContender]:
-        """Return the contenders that finish a short run; why the others do not goes to left_out."""
-        running = []
-        for entrant in entrants:
-            few = _warm_up(self.max_tokens)
-            self.progress.begin(f"{self.phase}, warm-up", entrant.called, self._work(few))
-            try:
-                entrant.run(self.prompts, few)
-            except ContenderFailed as error:
-                left_out[f"{entrant.called}, {self.phase}"] = str(error)
-            else:
-                running.append(entrant)
-        if not running:
-            raise ContenderFailed(f"{self.phase}: no contender finished the warm-up: {'; '.join(left_out.values())}")
-        return running
-
-    def measured(self, entrants: Sequence[BatchContender], repeats: int) -> list[Sample]:
-        """Take `repeats` samples of each contender, in the order in which they run."""
-        runs = {entrant.called: partial(self._sample, entrant) for entrant in entrants}
-        taken = reported(self.progress, runs, repeats, where=f"{self.phase}, ", work=self._work(self.max_tokens))
-        samples = sorted((sample for own in taken.values() for sample in own), key=lambda sample: sample["began"])
-        # fp32 comes first, and has been checked; without any, the first contender is what others are compared with.
-        yardstick = taken[entrants[0].called][0]["outputs"]
-        for sample in samples:
-            sample["tokens_equal"] = share_equal(sample.pop("outputs"), yardstick)
-        return samples
-
-    def _work(self, max_tokens: int) -> int:
-        return run_work(**self.sizes, max_tokens=max_tokens)
-
-    def _sample(self, entrant: BatchContender) -> Sample:
-        before = entrant.drafts()
-        outputs, began, ended = entrant.run(self.prompts, self.max_tokens)
-        drafted, accepted = (now - earlier for now, earlier in zip(entrant.drafts(), before, strict=True))
-        self._check(entrant, outputs)
-        return {
-            "name": entrant.name,
-            "precision": entrant.precision,
-            **self.sizes,
-            "began": began,
-            "ended": ended,
-            "seconds": ended - began,
-            "tokens": sum(map(len, outputs)),
-            "outputs": outputs,
-            **({"drafted": drafted, "accepted": accepted} if drafted else {}),
-        }
-
-    def _check(self, entrant: BatchContender, outputs: Tokens) -> None:
-        lengths = {len(output) for output in outputs}
-        if len(outputs) != len(self.prompts) or lengths != {self.max_tokens}:
-            raise ContenderFailed(
-                f"{entrant.called} gave {len(outputs)} outputs of {sorted(lengths)} tokens, asked "
-                f"were {len(self.prompts)} of {self.max_tokens}"
-            )
-        if entrant.precision == "float32" and self.right.get(entrant.called) != outputs:
-            self.referee.check(entrant.name, outputs, entrant.near)
-            self.right[entrant.called] = outputs
+def measured(race: Race, where: str, running: Sequence[Contender], work: Work, referee: Referee) -> list[Sample]:
+    """Take all samples of a cell, in the order in which they run."""
+    taken = []
+    for contender, _, run in race.in_turn(where, running, work):
+        check_lengths(contender, work, run)
+        if contender.key["precision"] == "float32":
+            referee.check(contender.name, run.outputs, NEAR.get(contender.name, 0.0))
+        times = {"began": run.began, "ended": run.ended, "seconds": run.seconds, "tokens": run.num_tokens}
+        taken.append(({"name": contender.name, **contender.key, **times, **run.counters}, run.outputs))
+    # fp32 comes first, and has been checked; without any, the first contender is what others are compared with.
+    yardstick = taken[0][1]
+    return [sample | {"tokens_equal": share_equal(outputs, yardstick)} for sample, outputs in taken]
 
 
 def share_equal(outputs: Tokens, expected: Tokens) -> float:
@@ -190,8 +127,4 @@ def _check(setting: Offline, stages: Sequence[type[Stage]]) -> None:
         raise ValueError(
             f"speculative={setting.speculative!r} is for contenders with 'engine', got {list(setting.contenders)!r}"
         )
-    if setting.longest > (allowed := model_config(setting.model).max_model_len):
-        raise ValueError(
-            f"prompt_lens: {max(setting.prompt_lens)} + max_tokens={setting.max_tokens} is {setting.longest} tokens, "
-            f"allowed: max_model_len={allowed}"
-        )
+    require_fit(model_config(setting.model), prompt_lens=max(setting.prompt_lens), max_tokens=setting.max_tokens)

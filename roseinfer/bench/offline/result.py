@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from statistics import median
 from typing import Any, ClassVar
 
 from roseinfer.arguments import counted
-from roseinfer.display.measured import MachineResult
 from roseinfer.display.text_table import Column, TextTable
 
 from ..peers import PEERS
-from ..provenance import where_in_full
-from ..race_setting import ENGINE, HF_NAME, QUANTIZED
-from ..verdict import explanation, ratio_text, runs_text, spread, verdict
+from ..race_result import RaceResult, Row, against_hf, grouped
+from ..settings import ENGINE, HF_NAME, QUANTIZED
+from ..verdict import ratio_text, spread
 
-Row = dict[str, Any]
+KEY = ("name", "precision", "prompt_len", "batch_size")
 FULL = "float32"  # what quantised weights are compared with, too
 AGAINST_PEERS = f"{ENGINE} / best peer"
 
 
-def rows_of(samples: Sequence[Row], floors: dict[tuple[str, str, int, int], float]) -> list[Row]:
+def rows_of(samples: Sequence[Row], floor: Callable[..., float]) -> list[Row]:
     """Make one row per contender, precision and cell: tokens a second over whole runs, and ratios of medians.
 
-    floors: seconds, by name, precision, prompt_len and batch_size. vs_hf and its verdict: against Hugging Face's
-    generate in the same precision, or in fp32 where weights are quantised; None where that did not run.
+    floor(*values of KEY): the least seconds of a run. vs_hf and its verdict: against Hugging Face's generate in the
+    same precision, or in fp32 where weights are quantised; None where that did not run.
     """
-    speeds: dict[tuple, list[float]] = {}
-    equal: dict[tuple, float] = {}
-    for sample in samples:
-        key = (sample["name"], sample["precision"], sample["prompt_len"], sample["batch_size"])
-        speeds.setdefault(key, []).append(sample["tokens"] / sample["seconds"])
-        equal[key] = min(sample["tokens_equal"], equal.get(key, 1.0))
-    tokens = {(s["prompt_len"], s["batch_size"]): s["tokens"] for s in samples}
+    runs = grouped(samples, *KEY)
+    speeds = {key: [one["tokens"] / one["seconds"] for one in own] for key, own in runs.items()}
     rows = []
     for key in sorted(speeds, key=lambda key: key[2:]):
         name, precision, *cell = key
@@ -41,62 +36,46 @@ def rows_of(samples: Sequence[Row], floors: dict[tuple[str, str, int, int], floa
         same, full = (speeds.get((HF_NAME, p, *cell)) for p in (FULL if precision in QUANTIZED else precision, FULL))
         rows.append(
             {
-                "name": name,
-                "precision": precision,
-                "prompt_len": cell[0],
-                "batch_size": cell[1],
+                **dict(zip(KEY, key, strict=True)),
                 **spread("tokens_per_second", own),
-                "vs_hf": speed / median(same) if same else None,
-                "verdict": verdict(same, own) if same and same is not own else None,
+                **against_hf(own, same),
                 "vs_hf_float32": speed / median(full) if full else None,
-                "floor_seconds": floors[key],
-                "floor_share": floors[key] * speed / tokens[tuple(cell)],
-                "tokens_equal": equal[key],
+                "floor_seconds": floor(*key),
+                "floor_share": floor(*key) * speed / runs[key][0]["tokens"],
+                "tokens_equal": min(one["tokens_equal"] for one in runs[key]),
             }
         )
     return rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfflineResult(MachineResult):
+class OfflineResult(RaceResult):
     """What `offline` measured.
 
     rows: see rows_of. samples: every run, in the order in which they were taken; began and ended are of one clock, and
     tokens_equal is the share of tokens that the fp32 reference chooses (without any contender in fp32: that the first
-    one chose). machines: the measured rates from which the floors follow. left_out: the contenders that did not run,
-    and why.
+    one chose). machines: the measured rates from which the floors follow.
     """
 
     SHORT: ClassVar = (
-        "name",
-        "precision",
-        "prompt_len",
-        "batch_size",
+        *KEY,
         "tokens_per_second",
         "tokens_per_second_min",
         "tokens_per_second_max",
         "vs_hf",
     )
 
-    SHORT_FIELDS: ClassVar = (*MachineResult.SHORT_FIELDS, "left_out")
-
     machines: dict[str, Any]
-    left_out: dict[str, str]
 
     def tables(self, width: int | None, long: bool = False) -> Iterable[str]:
         """Return a table for each prompt length and precision, with one column per batch size; long: all in one."""
         return [self._long_table(width)] if long else self._tables(width)
 
-    def notes(self) -> list[str]:
-        return [self.note]
-
     def _tables(self, width: int | None) -> Iterable[str]:
         a = self.arguments
-        for prompt_len in a["prompt_lens"]:
-            for precision in a["precisions"]:
-                rows = [r for r in self.rows if (r["prompt_len"], r["precision"]) == (prompt_len, precision)]
-                if not rows:
-                    continue
+        tables = grouped(self.rows, "prompt_len", "precision")
+        for prompt_len, precision in product(a["prompt_lens"], a["precisions"]):
+            if rows := tables.get((prompt_len, precision)):
                 asked = f"{counted(a['max_tokens'], 'new token')} each, {precision}: tok/s"
                 if self.is_first_token:
                     asked = f"{precision}: time to first token in ms"
@@ -107,9 +86,7 @@ class OfflineResult(MachineResult):
 
     def _table(self, rows: Sequence[Row]) -> TextTable:
         batch_sizes = self.arguments["batch_sizes"]
-        by_name: dict[str, dict[int, Row]] = {}
-        for row in rows:
-            by_name.setdefault(row["name"], {})[row["batch_size"]] = row
+        by_name = {name: {row["batch_size"]: row for row in own} for (name,), own in grouped(rows, "name").items()}
         lines = [[name, *(self._cell(own.get(size)) for size in batch_sizes)] for name, own in by_name.items()]
         against = [_against_peers(by_name, size) for size in batch_sizes]
         if any(against):
@@ -149,52 +126,37 @@ class OfflineResult(MachineResult):
         """Whether a run is a prefill and nothing more, with one new token."""
         return bool(self.arguments["max_tokens"] == 1)
 
-    @property
-    def note(self) -> str:
-        a, repeats = self.arguments, self.arguments["repeats"]
-        measured = "tok/s: of whole runs, prefill included"
+    def sentences(self) -> Iterator[str]:
         if self.is_first_token:
-            measured = "Time to first token: of a whole run of one new token each"
-        text = (
-            f"{a['model']} on {where_in_full(self)}. {runs_text(repeats)} each; the table has the median. {measured}; "
-            f"~ in place of ×: the ranges overlap. {explanation(repeats)} The "
-            "floor: each step's bytes at the measured bandwidth or its operations at the measured rate, whichever "
-            "takes longer. "
+            yield "Time to first token: of a whole run of one new token each."
+        else:
+            yield "tok/s: of whole runs, prefill included."
+        yield (
+            "The floor: each step's bytes at the measured bandwidth or its operations at the measured rate, whichever "
+            "takes longer."
         )
-        text += self._on_tokens + self._on_drafts
-        by_reason: dict[str, list[str]] = {}
-        for who, reason in self.left_out.items():
-            by_reason.setdefault(reason, []).append(who)
-        return text + " ".join(f"{', '.join(who)} left out: {reason}." for reason, who in by_reason.items())
-
-    @property
-    def _on_drafts(self) -> str:
-        """Say what became of drafts, by batch size; nothing where no engine drafts."""
-        if not (drafting := self.arguments.get("speculative")):
-            return ""
-        parts = []
-        for size in self.arguments["batch_sizes"]:
-            own = [sample for sample in self.samples if sample["batch_size"] == size and "drafted" in sample]
-            drafted, accepted, tokens = (sum(one[key] for one in own) for key in ("drafted", "accepted", "tokens"))
-            share = f"{accepted / drafted:.0%} of {drafted / len(own):,.0f}" if drafted else "of none"
-            given = f", {accepted / tokens:.0%} of its tokens" if drafted else ""
-            parts.append(f"batch {size} {share}{given}")
-        return f"Drafts by {drafting['method']} that were accepted in a run that drafts: {'; '.join(parts)}. "
-
-    @property
-    def _on_tokens(self) -> str:
-        shares: dict[str, float] = {}
-        for row in self.rows:
-            if row["precision"] == FULL:
-                shares[row["name"]] = min(row["tokens_equal"], shares.get(row["name"], 1.0))
+        shares = {
+            name: min(row["tokens_equal"] for row in own)
+            for (name, precision), own in grouped(self.rows, "name", "precision").items()
+            if precision == FULL
+        }
         others = ", ".join(f"{1 - share:.1%} of {name}'s" for name, share in shares.items() if share < 1)
-        if not shares:
-            return ""
-        if not others:
-            return "Tokens in float32 equal the reference's. "
+        if others:
+            others = f", but for {others} at most: two logits nearly tied, and from there on the text was another"
+        if shares:
+            yield f"Tokens in float32 equal the reference's{others}."
+        if drafting := self.arguments.get("speculative"):
+            parts = "; ".join(map(self._on_drafts, self.arguments["batch_sizes"]))
+            yield f"Drafts by {drafting['method']} that were accepted in a run that drafts: {parts}."
+
+    def _on_drafts(self, size: int) -> str:
+        """Say what became of the drafts at a batch size."""
+        own = [sample for sample in self.samples if sample["batch_size"] == size and "drafted" in sample]
+        if not own:
+            return f"batch {size} of none"
+        drafted, accepted, tokens = (sum(one[key] for one in own) for key in ("drafted", "accepted", "tokens"))
         return (
-            f"Tokens in float32 equal the reference's, but for {others} at most: two logits nearly tied, and from "
-            "there on the text was another. "
+            f"batch {size} {accepted / drafted:.0%} of {drafted / len(own):,.0f}, {accepted / tokens:.0%} of its tokens"
         )
 
 

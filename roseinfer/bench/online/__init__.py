@@ -10,12 +10,11 @@ from .chart import latency_chart
 from .chunks import ChunksResult, chunks
 from .race import online
 from .result import OnlineResult
-from .serve import OnlineRun, serve
+from .serve import serve
 
 __all__ = [
     "ChunksResult",
     "OnlineResult",
-    "OnlineRun",
     "chunks",
     "latency_chart",
     "online",

@@ -20,6 +20,7 @@ from roseinfer.planning.definitions import METRICS_BY_NAME, definitions
 from roseinfer.profiling.progress import OnProgress
 from roseinfer.sequence import SamplingParams, Sequence
 
+from ..contenders import require_fit
 from ..interleave import race
 from ..ladder import mixed_prompts
 from ..provenance import describe_host, where
@@ -80,8 +81,7 @@ def chunks(setting: Chunks, on_progress: OnProgress | None = None) -> ChunksResu
     most = prompt_len + num_decoding * SHORT_PROMPT
     num_steps = 2 * STEPS_BEFORE + max(-(-most // (budget - num_decoding)) for budget in budgets)
     longest = max(prompt_len, SHORT_PROMPT) + num_steps
-    if longest > (allowed := model_config(spec).max_model_len):
-        raise ValueError(f"prompt_len={prompt_len} and {num_steps} steps are {longest} tokens, allowed: {allowed}")
+    require_fit(model_config(spec), prompt_len=max(prompt_len, SHORT_PROMPT), steps=num_steps)
     model = model_to_serve(spec, None, setting.device, None)
     prompts = mixed_prompts(model, [SHORT_PROMPT] * num_decoding + [prompt_len], setting.seed)
     referee = Referee(load_model(spec, setting.device), prompts)

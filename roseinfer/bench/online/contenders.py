@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING
+
+import torch
 
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.drive import LOOK_S, WallClock
@@ -17,11 +20,10 @@ from roseinfer.llm.loading import model_to_serve
 from roseinfer.models import Model, load_model, to_hf
 
 from ..contenders import ContenderFailed, blame
-from ..peers import wait_until_idle
-from ..race_setting import ENGINE, RaceSetting
-from ..settings import HF, NO_CACHE, ONLINE
-from .serve import OnlineRun, serve
-from .workload import Work
+from ..race import Contender, Run
+from ..settings import ENGINE, HF, NO_CACHE, ONLINE, Online, blocks_of
+from ..workload import Work
+from .serve import serve
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -31,55 +33,34 @@ FIRST_COME = "fcfs"
 NO_END = -1  # for transformers: no token ends a request
 
 
-@dataclass(frozen=True)
-class OnlineContender:
-    """A contender. run(work, stop): see serve. budget: most tokens of a step. max_num_seqs: most sequences."""
-
-    name: str
-    budget: int
-    max_num_seqs: int
-    run: Callable[[Work, Stop], OnlineRun]
-
-    @property
-    def called(self) -> str:
-        return f"{self.name}, budget {self.budget}"
-
-
-def contenders_of(
-    setting: RaceSetting, dtype: str, names: Sequence[str], policies: Sequence[str], budgets: Sequence[int]
-) -> tuple[list[OnlineContender], dict[str, str]]:
+def contenders_of(setting: Online) -> tuple[list[Contender], dict[str, str]]:
     """Make all contenders that can run, one for each budget, and say why the others cannot."""
-    makers: list[Callable[[int], OnlineContender]] = []
+    makers: list[Callable[[int], Contender]] = []
     left_out: dict[str, str] = {}
-    if ENGINE in names or NO_CACHE in names:
-        model = model_to_serve(setting.spec, dtype, setting.device, None)
-        for name in (name for name in names if name != HF):
-            makers += [_engine_maker(setting, model, name, policy) for policy in policies]
-    if HF in names:
-        import torch
-
+    of_engine = [name for name in setting.contenders if name != HF]
+    if of_engine:
+        model = model_to_serve(setting.model, setting.dtype, setting.device, None)
+        for name, policy in product(of_engine, setting.policies):
+            makers.append(partial(engine, setting, model, policy=policy, with_cache=name == ENGINE))
+    if HF in setting.contenders:
         try:
-            theirs = to_hf(load_model(setting.spec, setting.device, getattr(torch, dtype)))
-            makers.append(lambda budget: hf(setting, theirs, budget))
+            theirs = to_hf(load_model(setting.model, setting.device, getattr(torch, setting.dtype)))
+            makers.append(partial(hf, setting, theirs))
         except ValueError as error:
             left_out[ONLINE[HF]] = str(error)
-    return [make(budget) for budget in budgets for make in makers], left_out
+    return [make(budget) for budget in setting.budgets for make in makers], left_out
 
 
-def _engine_maker(setting: RaceSetting, model: Model, name: str, policy: str) -> Callable[[int], OnlineContender]:
-    return lambda budget: engine(setting, model, budget, policy, with_cache=name == ENGINE)
-
-
-def engine(setting: RaceSetting, model: Model, budget: int, policy: str, with_cache: bool = True) -> OnlineContender:
+def engine(setting: Online, model: Model, budget: int, policy: str, with_cache: bool = True) -> Contender:
     """Make a contender of the engine: a fresh one for each run, warmed up before the clock starts.
 
     It has blocks for all sequences that run at a time.
     """
     name = ONLINE[ENGINE if with_cache else NO_CACHE] + ("" if policy == FIRST_COME else f", {policy}")
     seqs = _seqs_within(setting, budget)
-    num_blocks = setting.num_blocks(seqs)
+    num_blocks = blocks_of(seqs, _most_tokens(setting))
 
-    def run(work: Work, stop: Stop) -> OnlineRun:
+    def run(work: Work, stop: Stop) -> Run:
         with blame(name, f"its constructor, with a budget of {budget}"):
             fresh = Engine(
                 model,
@@ -95,36 +76,41 @@ def engine(setting: RaceSetting, model: Model, budget: int, policy: str, with_ca
             served = serve(fresh, work, stop)
         if fresh.blocks.num_free != num_blocks:
             raise ContenderFailed(f"{name} lost blocks: {fresh.blocks.num_free} of {num_blocks} are free after a run")
-        wait_until_idle()
         return served
 
-    return OnlineContender(name, budget, seqs, run)
+    return _contender(name, budget, seqs, run)
 
 
-def _seqs_within(setting: RaceSetting, budget: int) -> int:
+def _contender(name: str, budget: int, seqs: int, run: Callable[[Work, Stop], Run]) -> Contender:
+    return Contender(name, f"{name}, budget {budget}", {"budget": budget, "max_num_seqs": seqs}, run)
+
+
+def _seqs_within(setting: Online, budget: int) -> int:
     """Limit the number of sequences to the budget, as every sequence may need a token of a step."""
-    return min(setting.most_seqs, budget)
+    return min(setting.max_num_seqs, len(setting.arrivals(None)), budget)
 
 
-def hf(setting: RaceSetting, model: PreTrainedModel, budget: int) -> OnlineContender:
+def _most_tokens(setting: Online) -> int:
+    return setting.longest.prompt_len + setting.longest.output_len
+
+
+def hf(setting: Online, model: PreTrainedModel, budget: int) -> Contender:
     """Make a contender of transformers' ContinuousBatchingManager: a fresh one for each run, in a thread of its own.
 
     Its pages, prefix sharing and all else have its own defaults, in a cache that holds all requests that may run.
     """
     name, seqs = ONLINE[HF], _seqs_within(setting, budget)
 
-    def run(work: Work, stop: Stop) -> OnlineRun:
+    def run(work: Work, stop: Stop) -> Run:
         with blame(name, f"a run with a budget of {budget}"), managed(model, setting, budget, seqs) as manager:
-            served = serve_hf(manager, work, stop)
-        wait_until_idle()
-        return served
+            return serve_hf(manager, work, stop)
 
-    return OnlineContender(name, budget, seqs, run)
+    return _contender(name, budget, seqs, run)
 
 
 @contextmanager
 def managed(
-    model: PreTrainedModel, setting: RaceSetting, budget: int, max_num_seqs: int
+    model: PreTrainedModel, setting: Online, budget: int, max_num_seqs: int
 ) -> Iterator[ContinuousBatchingManager]:
     """Yield a manager that takes requests; afterwards its thread has ended."""
     from transformers import ContinuousBatchingConfig, GenerationConfig
@@ -132,7 +118,7 @@ def managed(
     # Older versions of transformers say block_size.
     page_size = getattr(ContinuousBatchingConfig, "page_size", None) or ContinuousBatchingConfig.block_size
     config = ContinuousBatchingConfig(
-        num_blocks=setting.num_blocks(max_num_seqs, page_size),
+        num_blocks=blocks_of(max_num_seqs, _most_tokens(setting), page_size),
         max_batch_tokens=budget,
         max_requests_per_batch=max_num_seqs,
     )
@@ -147,7 +133,7 @@ def managed(
         manager.destroy()
 
 
-def serve_hf(manager: ContinuousBatchingManager, work: Work, stop: Stop) -> OnlineRun:
+def serve_hf(manager: ContinuousBatchingManager, work: Work, stop: Stop) -> Run:
     """Serve `work` with the manager as serve does with an engine.
 
     The times are the manager's own: when a request left its queue, and when it had each token. Raises RuntimeError for
@@ -177,7 +163,7 @@ def serve_hf(manager: ContinuousBatchingManager, work: Work, stop: Stop) -> Onli
         times.steps += [StepRecord(None, None, None, at) for at in result.timestamps]
         outputs[number] = result.generated_tokens
     finished = [times.ended is not None for times in came]
-    return OnlineRun(len(work), clock.began, came, outputs, finished, steps=[], counters={})
+    return Run(len(work), clock.began, came, outputs, finished)
 
 
 def results(manager: ContinuousBatchingManager, number: int, stop: Stop) -> Iterator:

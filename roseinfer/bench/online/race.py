@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,16 +12,15 @@ from roseinfer.engine.calls import Stop, noted_interrupts
 from roseinfer.models import Model, load_model, model_config
 from roseinfer.planning.definitions import definitions
 
-from ..contenders import ContenderFailed
-from ..interleave import OnProgress, Progress, phase_of, turns
+from ..contenders import ContenderFailed, require_fit
+from ..interleave import OnProgress
 from ..provenance import describe_host
-from ..race_setting import RaceSetting
+from ..race import Contender, Race, Sample, Stopped, check_lengths
 from ..settings import Online
 from ..token_check import NEAR_TIE, Referee
-from .contenders import OnlineContender, contenders_of
+from ..workload import with_prompts
+from .contenders import contenders_of
 from .result import OnlineResult, rows_of
-from .serve import OnlineRun
-from .workload import Work, with_prompts
 
 WARM_UP_REQUESTS = 4
 
@@ -44,127 +44,98 @@ def online(setting: Online, on_progress: OnProgress | None = None) -> OnlineResu
     Ctrl-C ends it between two steps: the result has what was measured, and `interrupted` says where. Raises ValueError
     for requests that are too long, TokensDiffer for wrong tokens, ContenderFailed when a contender fails.
     """
-    lengths = setting.arrivals(None)
-    most_tokens = max(arrival.prompt_len + arrival.output_len for arrival in lengths)
-    if most_tokens > (allowed := model_config(setting.model).max_model_len):
-        raise ValueError(
-            f"workload: a request of {most_tokens} tokens, prompt and output, allowed: max_model_len={allowed}"
-        )
-    shared = RaceSetting(setting.model, setting.device, min(setting.max_num_seqs, len(lengths)), most_tokens)
+    longest = setting.longest
+    require_fit(model_config(setting.model), prompt_tokens=longest.prompt_len, output_tokens=longest.output_len)
     model = load_model(setting.model, setting.device)
-    running, left_out = contenders_of(shared, setting.dtype, setting.contenders, setting.policies, setting.budgets)
+    running, left_out = contenders_of(setting)
     if not running:
         raise ContenderFailed(f"no contender can run: {'; '.join(left_out.values())}")
     with noted_interrupts() as stop:
-        race = _Race(model, running, setting, stop, on_progress)
-        race.run()
+        taken = _OnlineRace(model, running, setting, stop, on_progress)
+        taken.run()
     return OnlineResult(
         arguments=setting.record(),
         **describe_host(model.device),
         definitions=definitions(),
-        capacity=race.capacity,
-        rows=rows_of(race.samples),
-        samples=race.samples,
-        tokens=race.referee.verdicts,
-        interrupted=race.interrupted,
+        capacity=taken.capacity,
+        rows=rows_of(taken.samples),
+        samples=taken.samples,
+        tokens=taken.referee.verdicts,
+        interrupted=taken.interrupted,
         left_out=left_out,
     )
 
 
-class _Race:
+class _OnlineRace:
     """All runs of a race, in order; its attributes collect the results."""
 
     def __init__(
-        self,
-        model: Model,
-        running: list[OnlineContender],
-        setting: Online,
-        stop: Stop,
-        on_progress: OnProgress | None,
+        self, model: Model, running: list[Contender], setting: Online, stop: Stop, on_progress: OnProgress | None
     ) -> None:
-        self.model, self.running, self.setting, self.stop = model, running, setting, stop
+        self.model, self.running, self.setting = model, running, setting
         self.work = with_prompts(setting.arrivals(None), model, setting.seed)
-        self.referee = Referee(model, [prompt for _, prompt in self.work])
-        self.samples: list[dict[str, Any]] = []
+        self.short = list(zip(all_at_second_0(a for a, _ in self.work[:WARM_UP_REQUESTS]), self._prompts, strict=False))
+        self.referee = Referee(model, self._prompts)
+        self.samples: list[Sample] = []
         self.capacity: dict[str, Any] | None = None
-        self.interrupted: str | None = None
-        self._progress = self._planned(on_progress)
+        self.interrupted: str | None = "in a warm-up, or between two runs"
+        self.race = self._planned(stop, on_progress)
 
     def run(self) -> None:
-        """Run all, until `stop` says that it is enough; `interrupted` says where that was."""
-        self.interrupted = "in a warm-up, or between two runs"
-        for contender in self.running:
-            if self.stop():
-                return
-            self._one("warm-up", contender, warm_up(self.work))
-        if self.setting.loads and not self.stop():
-            self._measure_capacity()
-        for load in self._loads():
-            work = with_prompts(self.setting.arrivals(load.rate), self.model, self.setting.seed)
-            for repeat, _, contender in turns(self.running, self.setting.repeats):
-                if self.stop() or not self._measured(load, work, repeat, contender):
-                    return
-        if not self.setting.loads or self.capacity:
+        """Run all, until it is stopped; `interrupted` says where that was."""
+        with suppress(Stopped):
+            for contender in self.running:
+                self.race.run("warm-up", contender, self.short)
+            for load in self._loads():
+                self._measure(load)
             self.interrupted = None
 
-    def _planned(self, on_progress: OnProgress | None) -> Progress:
-        """Plan the progress of all runs in tokens. Runs by a rate or a trace last at least until their last arrival."""
-        setting = self.setting
-        num_runs = max(1, len(setting.rates) + len(setting.loads)) * setting.repeats  # of each contender
-        tokens = num_tokens(warm_up(self.work)) + num_runs * num_tokens(self.work)
-        planned = {contender.called: tokens for contender in self.running}
-        planned[self.running[0].called] += bool(setting.loads) * num_tokens(self.work)
-        known = [None] if setting.trace else setting.rates
-        coming = sum(setting.arrivals(rate)[-1].seconds for rate in known)
-        runs_total = len(self.running) * (1 + num_runs) + bool(setting.loads)
-        return Progress(on_progress, planned, runs_total, at_least=len(self.running) * setting.repeats * coming)
+    @property
+    def _prompts(self) -> list[list[int]]:
+        return [prompt for _, prompt in self.work]
 
-    def _measure_capacity(self) -> None:
+    def _planned(self, stop: Stop, on_progress: OnProgress | None) -> Race:
+        """Plan all runs. Those by a rate or a trace last at least until their last arrival."""
+        setting, running = self.setting, self.running
+        num_loads = max(1, len(setting.rates) + len(setting.loads))
+        plan = {contender.called: [self.short, *[self.work] * num_loads * setting.repeats] for contender in running}
+        plan[running[0].called] += [self.work] * bool(setting.loads)
+        coming = sum(setting.arrivals(rate)[-1].seconds for rate in ([None] if setting.trace else setting.rates))
+        return Race(plan, setting.repeats, on_progress, stop, len(running) * setting.repeats * coming)
+
+    def _measured_capacity(self) -> float:
+        """Return the requests a second of the first contender when all come at once."""
         first = self.running[0]
-        served = self._one("capacity", first, self.work)
-        if served.complete:
-            record, figures = served.record(), ("requests_per_second", "tokens_per_second", "seconds")
-            self.capacity = {"name": first.name, "budget": first.budget} | {name: record[name] for name in figures}
+        run = self.race.run("capacity", first, self.work)
+        if not run.complete:
+            raise Stopped
+        record, figures = run.record(), ("requests_per_second", "tokens_per_second", "seconds")
+        who = {"name": first.name, "budget": first.key["budget"]}
+        self.capacity = who | {name: record[name] for name in figures}
+        return float(record["requests_per_second"])
 
     def _loads(self) -> Iterator[Load]:
         rates, loads = self.setting.rates, self.setting.loads
+        capacity = self._measured_capacity() if loads else 0.0
         if self.setting.trace:
             yield Load("trace")
         elif not rates and not loads:
             yield Load("all at once")
         for rate in rates:
             yield Load(f"{rate:g}/s", rate)
-        if self.capacity:
-            for share in loads:
-                rate = share * self.capacity["requests_per_second"]
-                yield Load(f"{share:.0%} of capacity", rate, share)
+        for share in loads:
+            yield Load(f"{share:.0%} of capacity", share * capacity, share)
 
-    def _measured(self, load: Load, work: Work, repeat: int, contender: OnlineContender) -> bool:
-        """Take a sample; return whether the run was complete."""
-        served = self._one(f"{load.label}, {phase_of(repeat, self.setting.repeats)}", contender, work, repeat)
-        who = {"name": contender.name, "budget": contender.budget, "max_num_seqs": contender.max_num_seqs}
-        when = {"load": load.label, "rate": load.rate, "share": load.share, "repeat": repeat}
-        self.samples.append(who | when | served.record())
-        if not served.complete:
-            done = f"{sum(served.finished)} of {served.num_requests} requests were done"
-            self.interrupted = f"{contender.called}, {load.label}: {done}"
-            return False
-        if [len(output) for output in served.outputs] != [arrival.output_len for arrival, _ in work]:
-            raise ContenderFailed(f"{contender.name} gave outputs of other lengths than were asked for")
-        if self.setting.dtype == "float32":
-            self.referee.check(contender.name, served.outputs, NEAR_TIE)
-        return True
-
-    def _one(self, phase: str, contender: OnlineContender, work: Work, repeat: int = -1) -> OnlineRun:
-        self._progress.begin(phase, contender.called, num_tokens(work), repeat)
-        return contender.run(work, self.stop)
-
-
-def num_tokens(work: Work) -> int:
-    return sum(arrival.prompt_len + arrival.output_len for arrival, _ in work)
-
-
-def warm_up(work: Work) -> Work:
-    """Make the work of a warm-up: the first requests, all at once."""
-    arrivals = all_at_second_0(arrival for arrival, _ in work[:WARM_UP_REQUESTS])
-    return list(zip(arrivals, [prompt for _, prompt in work], strict=False))
+    def _measure(self, load: Load) -> None:
+        """Take the samples of a load. Raises Stopped after a run that is not complete."""
+        work = with_prompts(self.setting.arrivals(load.rate), self.model, self.setting.seed)
+        when = {"load": load.label, "rate": load.rate, "share": load.share}
+        for contender, repeat, run in self.race.in_turn(load.label, self.running, work):
+            self.samples.append({"name": contender.name, **contender.key, **when, "repeat": repeat, **run.record()})
+            if not run.complete:
+                done = f"{sum(run.finished)} of {run.num_requests} requests were done"
+                self.interrupted = f"{contender.called}, {load.label}: {done}"
+                raise Stopped
+            check_lengths(contender, work, run)
+            if self.setting.dtype == "float32":
+                self.referee.check(contender.name, run.outputs, NEAR_TIE)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, ClassVar
 
 from roseinfer.arguments import counted
-from roseinfer.display.measured import MachineResult
 from roseinfer.display.text_table import Column, TextTable
 from roseinfer.planning.definitions import METRICS
 
-from ..provenance import where_in_full
+from ..race_result import RaceResult, Row, against_hf, grouped, range_text
 from ..settings import HF, ONLINE
-from ..verdict import explanation, ratio_text, runs_text, spread, verdict
+from ..verdict import ratio_text, spread
 
-Row = dict[str, Any]
 MS = 1e3
 IN_SHORT = (("ttft", "p50"), ("itl", "p99"))
 STATS = ("p50", "p90", "p99", "max")
@@ -34,15 +32,13 @@ def rows_of(samples: Sequence[Row]) -> list[Row]:
     vs_hf and its verdict: requests a second against transformers with the same budget; None where that did not run.
     partial: none of its runs was complete, so the row shows what there was at the interrupt.
     """
-    by_key: dict[tuple[str, int, str], list[Row]] = {}
-    for sample in samples:
-        by_key.setdefault((sample["load"], sample["budget"], sample["name"]), []).append(sample)
+    by_key = grouped(samples, "load", "budget", "name")
     runs = {key: [s for s in own if s["complete"]] or own for key, own in by_key.items()}
     rows = []
     for (load, budget, name), own in runs.items():
         speeds = [sample["requests_per_second"] for sample in own]
         theirs = [s["requests_per_second"] for s in runs.get((load, budget, ONLINE[HF]), ()) if s["complete"]]
-        comparable = bool(theirs) and name != ONLINE[HF] and own[0]["complete"]
+        comparable = name != ONLINE[HF] and own[0]["complete"]
         rows.append(
             {
                 "load": load,
@@ -55,8 +51,7 @@ def rows_of(samples: Sequence[Row]) -> list[Row]:
                 "num_requests": own[0]["num_requests"],
                 **spread("requests_per_second", speeds),
                 "tokens_per_second": median(sample["tokens_per_second"] for sample in own),
-                "vs_hf": median(speeds) / median(theirs) if comparable else None,
-                "verdict": verdict(theirs, speeds) if comparable else None,
+                **against_hf(speeds, theirs if comparable else None),
                 "metrics": _medians([sample["metrics"] for sample in own]),
                 "preemptions": _median_of([sample["counters"].get("preemptions") for sample in own]),
                 "prefix_cache_hit_rate": _median_of([s["counters"].get("prefix_cache_hit_rate") for s in own]),
@@ -77,13 +72,13 @@ def _median_of(values: Sequence[Any]) -> float | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnlineResult(MachineResult):
+class OnlineResult(RaceResult):
     """What `online` measured.
 
     rows: see rows_of. samples: every run in the order in which they were made, with all raw times in seconds after its
     beginning, and steps as roseinfer.engine.step.StepRecord has them. definitions: what each time means. capacity: the
     rate of which loads are shares. tokens: for each contender "equal", or where they first parted. interrupted: where
-    Ctrl-C ended it. left_out: the contenders that did not run, and why.
+    Ctrl-C ended it.
     """
 
     SHORT: ClassVar = (
@@ -95,13 +90,12 @@ class OnlineResult(MachineResult):
         "requests_per_second_max",
     )
 
-    SHORT_FIELDS: ClassVar = (*MachineResult.SHORT_FIELDS, "interrupted", "left_out")
+    SHORT_FIELDS: ClassVar = (*RaceResult.SHORT_FIELDS, "interrupted")
 
     definitions: dict[str, str]
     capacity: dict[str, Any] | None
     tokens: dict[str, str]
     interrupted: str | None
-    left_out: dict[str, str]
 
     def short_row(self, row: Row) -> Row:
         """Return the row for the short line of JSON. Times are in seconds."""
@@ -111,17 +105,13 @@ class OnlineResult(MachineResult):
     def tables(self, width: int | None, long: bool = False) -> Iterable[str]:
         """Return a table for each load; long: also one of every metric."""
         parts = [] if self.interrupted is None else [f"PARTIAL RESULT, interrupted: {self.interrupted}"]
-        for load in dict.fromkeys(row["load"] for row in self.rows):
-            rows = [row for row in self.rows if row["load"] == load]
+        for (load,), rows in grouped(self.rows, "load").items():
             is_choice = len(self.arguments["budgets"]) > 1 and not all(row["partial"] for row in rows)
             best = f"\n{_best(rows)}" if is_choice else ""
             parts.append(f"{self._title(load)}\n{_table(rows).text(width)}{best}")
             if long:
                 parts.append(_long_table(rows).text(width))
         return parts
-
-    def notes(self) -> list[str]:
-        return [self.note]
 
     def _title(self, load: str) -> str:
         a = self.arguments
@@ -131,39 +121,31 @@ class OnlineResult(MachineResult):
         burst = f", {a['burst']} at a time" if a["burst"] > 1 else ""
         requests = counted(a["num_requests"], "request")
         return (
-            f"{requests}, prompts of {_range(a['prompt_lens'])} tokens{prefix}, outputs of "
-            f"{_range(a['output_lens'])}, {load}{burst}; times in ms"
+            f"{requests}, prompts of {range_text(a['prompt_lens'])} tokens{prefix}, outputs of "
+            f"{range_text(a['output_lens'])}, {load}{burst}; times in ms"
         )
 
-    @property
-    def note(self) -> str:
+    def sentences(self) -> Iterator[str]:
         a = self.arguments
-        text = (
-            f"{a['model']} in {a['dtype']} on {where_in_full(self)}. {runs_text(a['repeats'])} of each; the table has "
-            f"the median. ~ in place of ×: the ranges overlap. {explanation(a['repeats'])} req/s: from the first "
-            "arrival to the last token; below its capacity a contender shows the rate of the arrivals. latency: of a "
-            "step, as post 003 has it. `roseinfer bench online --help` defines every time; the JSON has them, too. "
+        yield (
+            f"Weights are in {a['dtype']}. req/s: from the first arrival to the last token; below its capacity a "
+            "contender shows the rate of the arrivals. latency: of a step, as post 003 has it. `roseinfer bench online "
+            "--help` defines every time; the JSON has them, too."
         )
-        smaller = [budget for budget in a["budgets"] if budget < min(a["max_num_seqs"], a["num_requests"])]
+        smaller = [str(budget) for budget in a["budgets"] if budget < min(a["max_num_seqs"], a["num_requests"])]
         if smaller:
-            text += (
-                f"max_num_seqs is {a['max_num_seqs']}, and with a budget below it ({', '.join(map(str, smaller))}) as "
-                "small as the budget: the engine refuses a budget that not every sequence has a token of. "
+            yield (
+                f"max_num_seqs is {a['max_num_seqs']}, and with a budget below it ({', '.join(smaller)}) as small as "
+                "the budget: the engine refuses a budget that not every sequence has a token of."
             )
-        if self.capacity:
-            c = self.capacity
-            text += (
+        if c := self.capacity:
+            yield (
                 f"Capacity: {c['requests_per_second']:.3g} requests a second, {c['name']} with a budget of "
-                f"{c['budget']} when all come at once. "
+                f"{c['budget']} when all come at once."
             )
-        return text + self._on_tokens + " ".join(f"{who} left out: {why}." for who, why in self.left_out.items())
-
-    @property
-    def _on_tokens(self) -> str:
         parted = ", ".join(f"{name} ({verdict})" for name, verdict in self.tokens.items() if verdict != "equal")
-        if not self.tokens:
-            return ""
-        return "Tokens equal the reference's" + (f", but for near ties: {parted}. " if parted else ". ")
+        if self.tokens:
+            yield "Tokens equal the reference's" + (f", but for near ties: {parted}." if parted else ".")
 
 
 def _table(rows: Sequence[Row]) -> TextTable:
@@ -199,12 +181,12 @@ def _best(rows: Sequence[Row]) -> str:
 def _long_table(rows: Sequence[Row]) -> TextTable:
     columns = [Column("contender"), Column("budget"), Column("metric")]
     columns += [Column(stat, "{:,.2f}".format, right=True) for stat in STATS]
-    lines: Iterable[tuple] = (
+    lines = [
         (_named(row), row["budget"], metric.name, *(_ms(row, metric.name, stat) for stat in STATS))
         for row in rows
         for metric in METRICS
         if metric.name in row["metrics"]
-    )
+    ]
     return TextTable.of(columns, lines)
 
 
@@ -225,8 +207,3 @@ def _ratio(row: Row) -> str | None:
 def _ms(row: Row, metric: str, stat: str) -> float | None:
     found = row["metrics"].get(metric)
     return None if found is None else MS * found[stat]
-
-
-def _range(lengths: Sequence[int]) -> str:
-    low, high = lengths
-    return str(low) if low == high else f"{low} to {high}"

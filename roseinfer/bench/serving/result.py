@@ -1,11 +1,12 @@
-"""ServingResult: what a load found out about a server."""
+"""ServingResult, what a load found out about a server, and ContestResult, of servers under the same load."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
+from statistics import median
 from typing import Any, ClassVar
 
 from roseinfer.arguments import counted
@@ -14,6 +15,8 @@ from roseinfer.display.text_table import Column, TextTable
 from roseinfer.planning.definitions import PERCENTILE, PERCENTILES, percentile
 
 from ..provenance import where
+from ..race_result import grouped, range_text
+from ..verdict import explanation, ratio_text, runs_text, spread, verdict
 from .client import CANCELLED, COMPLETE, FAILED, REFUSED, Outcome
 from .plan import Planned
 
@@ -27,6 +30,12 @@ DEFINITIONS = {
     "throughput": "from the first arrival to the last end",
     "percentiles": PERCENTILE,
 }
+FIGURES = ("tokens_per_second", "goodput")
+TIMES = {"ttft": ("p50", "p99"), "itl": ("p50", "p99")}
+
+
+def _ms(seconds: float) -> str:
+    return f"{MS * seconds:,.1f}"
 
 
 @dataclass(frozen=True)
@@ -35,11 +44,6 @@ class Limits:
 
     ttft_ms: float
     itl_ms: float
-
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if not value > 0:
-                raise ValueError(f"{name} must be a number above 0, got {value!r}")
 
     def are_met(self, outcome: Outcome) -> bool:
         ttft, tpot = ttft_of(outcome), tpot_of(outcome)
@@ -69,32 +73,9 @@ class ServingResult(MachineResult):
 
     SHORT: ClassVar = ("requests", COMPLETE, "requests_per_second", "tokens_per_second", "goodput", "ttft", "itl")
 
-    definitions: dict[str, str]
+    definitions: dict[str, str] = field(default_factory=DEFINITIONS.copy)
     tokens: str | None
     memory: list[tuple[float, int]]
-
-    @classmethod
-    def of(
-        cls,
-        plan: Sequence[Planned],
-        outcomes: Sequence[Outcome],
-        limits: Limits,
-        arguments: dict[str, Any],
-        tokens: str | None,
-        host: dict[str, Any],
-        memory: Sequence[tuple[float, int]] = (),
-    ) -> ServingResult:
-        """Make the result of a load. host: see describe_host. memory: of the server, see server_memory."""
-        samples = [{name: value for name, value in asdict(one).items() if name != "text"} for one in outcomes]
-        return cls(
-            arguments=arguments,
-            rows=[row_of(plan, outcomes, limits)],
-            samples=samples,
-            definitions=DEFINITIONS,
-            tokens=tokens,
-            memory=list(memory),
-            **host,
-        )
 
     def tables(self, width: int | None, long: bool = False) -> Iterable[str]:
         [row] = self.rows
@@ -117,7 +98,7 @@ class ServingResult(MachineResult):
             f"{a['model']} at {a['url']}: {arrivals_text(a)}, answers {way}; "
             f"prompts of {range_text(a['prompt_len'])} tokens, outputs of {range_text(a['output_len'])}. Load from "
             f"{where(self)}.",
-            f"Good: TTFT within {a['ttft_ms']:g} ms and TPOT within {a['itl_ms']:g} ms.",
+            good_text(a),
         ]
         if wrong := self.rows[0]["wrongly_refused"]:
             notes.append(f"{counted(wrong, 'well-formed request', 'was/were')} refused, such as by a full queue (429).")
@@ -126,6 +107,67 @@ class ServingResult(MachineResult):
             told = f"{sizes[0]:,.0f} MiB before, {sizes[-1]:,.0f} after, {max(sizes):,.0f} at most"
             notes.append(f"Memory of the server: {told}.")
         return notes + ([f"Tokens: {self.tokens}."] if self.tokens else [])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContestResult(MachineResult):
+    """rows: one for each server, medians over its runs. samples: a row of each run."""
+
+    SHORT: ClassVar = ("name", *FIGURES, "ttft_p50", "itl_p50")
+    MISSING: ClassVar = "-"
+    COLUMNS: ClassVar = (
+        Column("server", of="name"),
+        Column("requests", "{:,}".format, of="requests"),
+        Column("tok/s", "{:,.1f}".format, of="tokens_per_second"),
+        Column("good req/s", "{:,.1f}".format, of="goodput"),
+        *(
+            Column(f"{time.upper()} {stat} ms", _ms, of=f"{time}_{stat}")
+            for time, stats in TIMES.items()
+            for stat in stats
+        ),
+    )
+
+    definitions: dict[str, str] = field(default_factory=DEFINITIONS.copy)
+
+    def notes(self) -> list[str]:
+        a = self.arguments
+        requests = f"{runs_text(a['repeats'])} of {self.rows[0]['requests']} requests"
+        notes = [
+            f"{a['model']} in {a['precision']}, {requests}: {arrivals_text(a)}; prompts of "
+            f"{range_text(a['prompt_len'])} tokens, outputs of {range_text(a['output_len'])}; {a['slots']} run at a "
+            f"time. {where(self)}.",
+            good_text(a),
+        ]
+        if len(self.rows) > 1:
+            notes += [self.ratio(figure) for figure in FIGURES]
+            notes.append(explanation(a["repeats"]))
+        return notes
+
+    def ratio(self, figure: str) -> str:
+        """Compare the first server with the second one in a sentence."""
+        first, second = self.rows
+        runs = {row["name"]: [one[figure] for one in self.samples if one["name"] == row["name"]] for row in self.rows}
+        name = "tokens per second" if figure == "tokens_per_second" else "good requests per second"
+        if not second[figure]:
+            return f"{first['name']} over {second['name']}, {name}: no ratio, as {second['name']} has none."
+        said = verdict(runs[second["name"]], runs[first["name"]], "more", "fewer")
+        ratio = ratio_text(first[figure] / second[figure], said)
+        return f"{first['name']} over {second['name']}, {name}: {ratio} ({said})."
+
+
+def contest_rows(samples: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Make a row for each server: medians over its runs."""
+    rows = []
+    for (name,), own in grouped(samples, "name").items():
+        row: dict[str, Any] = {"name": name, "requests": own[0]["requests"]}
+        for figure in FIGURES:
+            row |= spread(figure, [one[figure] for one in own])
+        for time, stats in TIMES.items():
+            for stat in stats:
+                found = [one[time][stat] for one in own if one[time]]
+                row[f"{time}_{stat}"] = median(found) if found else None
+        rows.append(row)
+    return rows
 
 
 def row_of(plan: Sequence[Planned], outcomes: Sequence[Outcome], limits: Limits) -> dict[str, Any]:
@@ -164,6 +206,5 @@ def arrivals_text(arguments: Mapping[str, Any]) -> str:
     return f"{arguments['rate']:g} requests/s for {arguments['seconds']:g} s, open loop"
 
 
-def range_text(lengths: Sequence[int]) -> str:
-    low, high = lengths
-    return str(low) if low == high else f"{low} to {high}"
+def good_text(arguments: Mapping[str, Any]) -> str:
+    return f"Good: TTFT within {arguments['ttft_ms']:g} ms and TPOT within {arguments['itl_ms']:g} ms."

@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,6 +16,7 @@ from roseinfer.models import Model
 from ..contenders import ContenderFailed
 from ..peers import write_model
 from ..peers.process import ENVIRONMENT, HERE, OURS, PYTHON
+from ..settings import SERVERS, Serve, blocks_of
 from .client import Target
 from .dialect import LLAMA
 from .server_process import ServerProcess, engine_command, without_settings_of_ours
@@ -25,50 +26,48 @@ KV_CACHE = {"float32": "f32", "int8": "f16"}  # of llama.cpp: what it has by def
 BLOCK_SIZE = 16
 
 
-@dataclass(frozen=True)
-class ContestSetting:
-    """What the servers of a contest have in common. spec: as load_model takes it. slots: requests that run at a time.
-
-    most_tokens: prompt and output of the longest one. most_queued: requests that may wait.
-    """
-
-    spec: str
-    precision: str
-    slots: int
-    most_tokens: int
-    most_queued: int
-
-
 def why_no_llama_server() -> str | None:
     """Say why llama.cpp's server cannot run; None once `make peers` has been run to its end."""
     return None if LLAMA_SERVER.is_file() else "llama-server is not there: `make peers` compiles it"
 
 
 @contextmanager
-def started(names: Sequence[str], setting: ContestSetting, model: Model) -> Iterator[dict[str, Target]]:
-    """Yield where each server answers, until the block ends. model: setting.spec's. Raises ContenderFailed."""
+def started(setting: Serve, spec: str, model: Model, most_queued: int) -> Iterator[dict[str, Target]]:
+    """Yield where each of the setting's servers answers, until the block ends. Raises ContenderFailed.
+
+    Args:
+        setting: names them, and says how many requests they run at a time, in which precision.
+        spec: of the model, as load_model takes it.
+        model: that model.
+        most_queued: requests that may wait.
+    """
     with ExitStack() as stack:
         start = {
-            "engine": lambda: start_engine(setting, stack),
-            "llama-server": lambda: start_llama(setting, model, stack),
+            "engine": partial(start_engine, setting, spec, most_queued, stack),
+            "llama-server": partial(start_llama, setting, spec, model, stack),
         }
-        yield {name: start[name]() for name in names}
+        yield {name: start[name]() for name in setting.contenders or SERVERS}
 
 
-def start_engine(setting: ContestSetting, stack: ExitStack) -> Target:
+def most_tokens(setting: Serve) -> int:
+    """Return the tokens of the longest request, prompt and output."""
+    return setting.prompt_len[1] + setting.output_len[1]
+
+
+def start_engine(setting: Serve, spec: str, most_queued: int, stack: ExitStack) -> Target:
     flags = {
         "max-num-seqs": setting.slots,
-        "max-queue": setting.most_queued,
+        "max-queue": most_queued,
         "block-size": BLOCK_SIZE,
-        "num-kvcache-blocks": setting.slots * -(-setting.most_tokens // BLOCK_SIZE),
+        "num-kvcache-blocks": blocks_of(setting.slots, most_tokens(setting), BLOCK_SIZE),
         "device": "cpu",
     } | ({"quantization": "int8"} if setting.precision == "int8" else {"dtype": setting.precision})
     typed = [text for name, value in flags.items() for text in (f"--{name}", str(value))]
-    server = stack.enter_context(ServerProcess("the engine's server", engine_command(setting.spec, *typed)))
-    return Target(server.url, setting.spec, keep_alive=False)
+    server = stack.enter_context(ServerProcess("the engine's server", engine_command(spec, *typed)))
+    return Target(server.url, spec, keep_alive=False)
 
 
-def start_llama(setting: ContestSetting, model: Model, stack: ExitStack) -> Target:
+def start_llama(setting: Serve, spec: str, model: Model, stack: ExitStack) -> Target:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     path = folder / "model.gguf"
     try:
@@ -83,17 +82,17 @@ def start_llama(setting: ContestSetting, model: Model, stack: ExitStack) -> Targ
     command = llama_command(setting, path, torch.get_num_threads())
     server = stack.enter_context(ServerProcess("llama-server", command, environment))
     # llama.cpp's server closes connections that a client is about to use again, so no server is sent a second request.
-    return Target(server.url, setting.spec, dialect=LLAMA, keep_alive=False)
+    return Target(server.url, spec, dialect=LLAMA, keep_alive=False)
 
 
-def llama_command(setting: ContestSetting, path: Path, threads: int) -> Callable[[int], Sequence[str]]:
+def llama_command(setting: Serve, path: Path, threads: int) -> Callable[[int], Sequence[str]]:
     """Make the command of llama.cpp's server for a ServerProcess: each slot has room for the longest request."""
     cache = KV_CACHE[setting.precision]
     flags = {
         "model": path,
         "host": "127.0.0.1",
         "parallel": setting.slots,
-        "ctx-size": setting.slots * -(-setting.most_tokens // 256) * 256,
+        "ctx-size": setting.slots * -(-most_tokens(setting) // 256) * 256,
         "threads": threads,
         "threads-batch": threads,
         "cache-type-k": cache,

@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import inspect
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from roseinfer.bench.settings import (
     OF_CONTENDERS,
@@ -34,12 +37,9 @@ from roseinfer.cli.repository import chosen_stages
 from roseinfer.planning.definitions import definitions_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from roseinfer.bench.offline import OfflineResult
     from roseinfer.display.measured import Measured
 
-T = TypeVar("T")
 EXAMPLES = (
     "roseinfer bench offline --model random:gpt2 --batch-sizes 1,8 --dtype float32,bfloat16 --quantization int8,int4",
     "roseinfer bench offline --contenders hf,s04,engine,llama.cpp --long --output offline.json",
@@ -65,18 +65,8 @@ RECORDED = "run nothing: show what --output wrote to this file"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(benchmark=lambda args: parser.print_help())
     benchmarks = parser.add_subparsers(metavar="BENCHMARK", title="benchmarks")
-    for settings, run_it in (
-        (Offline, offline),
-        (Online, online),
-        (Serve, serve),
-        (Chunks, chunks),
-        (Memory, memory),
-        (Host, host),
-        (Executors, executors),
-        (DecodeStep, step),
-        (Kernels, kernels),
-    ):
-        name, about = run_it.__name__, inspect.getdoc(settings) or ""
+    for name, (settings, run_it) in BENCHMARKS.items():
+        about = inspect.getdoc(settings) or ""
         defined = f"what the times mean:\n{definitions_text()}" if name in ("online", "chunks") else None
         told = f"{about}\n\n{LAST_LINE}"
         own = benchmarks.add_parser(name, help=about.splitlines()[0], description=told, epilog=defined)
@@ -85,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             own.add_argument("--long", action="store_true", help=LONG[name])
         if name != "serve":  # which writes both into a folder
             add_output(own.add_argument, with_chart=name in LONG)
-        own.set_defaults(benchmark=run_it)
+        own.set_defaults(benchmark=partial(run_it, settings))
         if name == "offline":
             own.add_argument("--recorded", type=Path, metavar="FILE", help=RECORDED)
 
@@ -97,15 +87,37 @@ def run(args: argparse.Namespace) -> None:
     args.benchmark(args)
 
 
-def offline(args: argparse.Namespace) -> None:
-    result = recorded_race(args.recorded) if args.recorded else raced(settings_of(Offline, args), args.chart)
+def plain(
+    function: str, flag: str, sizes: Callable[[Any], tuple[int, int]], doing: str | None = None
+) -> Callable[[type, argparse.Namespace], None]:
+    """Make the run of a benchmark that needs nothing but its settings.
 
-    def draw(path: Path) -> None:
-        from roseinfer.bench.offline.chart import OfflineChart
+    Args:
+        function: its module in roseinfer.bench, a colon, and its name.
+        flag: the one to change where the engine does not fit the device.
+        sizes: makes the number of sequences and their tokens from the settings.
+        doing: what is shown while it runs; None for a benchmark that reports its runs itself.
+    """
 
-        OfflineChart(result).save(path)
+    def run_it(settings: type, args: argparse.Namespace) -> None:
+        s: Any = settings_of(settings, args)
+        module, _, name = function.partition(":")
+        benchmark = getattr(importlib.import_module(f"roseinfer.bench.{module}"), name)
+        require_fit(flag, *sizes(s), s)
+        with shown_progress(*filter(None, [doing])) as on_progress:
+            result = benchmark(s) if doing else benchmark(s, on_progress)
+        show(args, result)
 
-    show(args, result, draw, long=args.long)
+    return run_it
+
+
+def require_fit(flag: str, num_seqs: int, num_tokens: int, s: Any) -> None:
+    """Raise ValueError, naming the flag, if the engine for these sequences does not fit the settings' device."""
+    from roseinfer.cli.memory_check import require_memory
+
+    asked = {"dtype": getattr(s, "dtype", "float32"), "device": getattr(s, "device", "cpu")}
+    for model in getattr(s, "models", None) or [s.model]:
+        require_memory(flag, num_seqs, num_tokens, model=model, **asked)
 
 
 def show(
@@ -114,6 +126,17 @@ def show(
     from roseinfer.display.text_table import terminal_width
 
     deliver(args, result.text(terminal_width(), long), result.to_line, result.to_json, draw)
+
+
+def offline(settings: type[Offline], args: argparse.Namespace) -> None:
+    result = recorded_race(args.recorded) if args.recorded else raced(settings_of(settings, args), args.chart)
+
+    def draw(path: Path) -> None:
+        from roseinfer.bench.offline.chart import OfflineChart
+
+        OfflineChart(result).save(path)
+
+    show(args, result, draw, long=args.long)
 
 
 def recorded_race(path: Path) -> OfflineResult:
@@ -142,132 +165,90 @@ def raced(s: Offline, chart: Any) -> OfflineResult:
         return offline(replace(s, contenders=names), classes, on_progress)
 
 
-def require_fit(flag: str, num_seqs: int, num_tokens: int, s: Any, dtype: str = "float32") -> None:
-    """Raise ValueError, naming the flag, if the engine for these sequences does not fit the settings' device."""
-    from roseinfer.cli.memory_check import require_memory
-
-    require_memory(flag, num_seqs, num_tokens, model=s.model, dtype=dtype, device=s.device)
-
-
-def measured(benchmark: Callable[..., T], s: Any) -> T:
-    """Run a benchmark on its settings, with progress."""
-    with shown_progress() as on_progress:
-        return benchmark(s, on_progress=on_progress)
-
-
-def online(args: argparse.Namespace) -> None:
-    s = settings_of(Online, args)
+def online(settings: type[Online], args: argparse.Namespace) -> None:
+    s = settings_of(settings, args)
     from roseinfer.bench.online import latency_chart, online
 
-    longest = max(arrival.prompt_len + arrival.output_len for arrival in s.arrivals(None))
-    require_fit("--max-num-seqs", s.max_num_seqs, longest, s, s.dtype)
-    result = measured(online, s)
+    require_fit("--max-num-seqs", s.max_num_seqs, s.longest.prompt_len + s.longest.output_len, s)
+    with shown_progress() as on_progress:
+        result = online(s, on_progress)
     show(args, result, (lambda path: latency_chart(result).save(path)) if result.rows else None, long=args.long)
     if result.interrupted:
         raise KeyboardInterrupt("the result is partial")
 
 
-def serve(args: argparse.Namespace) -> None:
-    s = settings_of(Serve, args)
-    if s.contenders is not None:
-        serve_contest(args, s)
-        return
-    unused = OF_CONTENDERS if s.url is None else ("port", *OF_CONTENDERS)
-    for name, value in changed_flags(s, unused):
-        why = "with --url, which has one" if name == "port" else "without --contenders"
-        raise ValueError(f"--{name} {value}: changes nothing {why}")
+def serve(settings: type[Serve], args: argparse.Namespace) -> None:
+    """Load one server, or race those that are started for it. Raises ValueError for flags of the other kind of load."""
+    s = settings_of(settings, args)
+    refuse_unused(s)
     from roseinfer.bench.serving import serving_chart
-    from roseinfer.bench.serving.run import loaded
+    from roseinfer.bench.serving.run import contest, loaded
     from roseinfer.cli.command import Failed, require_folder
 
     args.output = args.chart = None
     if s.folder:
         require_folder("--output-dir", s.folder)
-        args.output, args.chart = s.folder / "serve.json", [s.folder / "serve.html"]
+        args.output = s.folder / ("servers.json" if s.contenders else "serve.json")
+        args.chart = None if s.contenders else [s.folder / "serve.html"]
         check_output(args)
-    with shown_progress("asking the server") as on_progress:
-        result = loaded(s, on_progress)
+    with shown_progress("starting the servers" if s.contenders else "asking the server") as on_progress:
+        result: Any = contest(s, on_progress) if s.contenders else loaded(s, on_progress)
     show(args, result, lambda path: serving_chart(result).save(path))
-    [row] = result.rows
-    if row["failed"]:
-        raise Failed(f"{row['failed']} of {row['requests']} requests failed")
+    if failed := not s.contenders and result.rows[0]["failed"]:
+        raise Failed(f"{failed} of {result.rows[0]['requests']} requests failed")
 
 
-def changed_flags(s: Serve, names: Sequence[str]) -> Iterator[tuple[str, object]]:
-    """Yield those of `names` whose values are not the defaults, each with its value."""
+def refuse_unused(s: Serve) -> None:
+    """Raise ValueError for a flag that was changed, and has no effect on this kind of load."""
+    why = dict.fromkeys(OF_CONTENDERS, "changes nothing without --contenders")
+    if s.contenders:
+        why = dict.fromkeys(OF_ONE_SERVER, "not with --contenders, which race servers of their own on whole streams")
+    elif s.url:
+        why["port"] = "changes nothing with --url, which has one"
     default = Serve()
-    yield from ((name, value) for name in names if (value := getattr(s, name)) != getattr(default, name))
+    for name, reason in why.items():
+        if (value := getattr(s, name)) != getattr(default, name):
+            flag = f"--no-{name}" if value is False else f"--{name.replace('_', '-')} {value}"
+            raise ValueError(f"{flag}: {reason}")
 
 
-def serve_contest(args: argparse.Namespace, s: Serve) -> None:
-    """Race servers that are started for it. Raises ValueError for flags of one server alone."""
-    from roseinfer.bench.serving.contest import contest
-    from roseinfer.cli.command import require_folder
-
-    for name, value in changed_flags(s, OF_ONE_SERVER):
-        flag = f"--no-{name}" if value is False else f"--{name.replace('_', '-')} {value}"
-        raise ValueError(f"{flag}: not with --contenders, which race servers of their own on whole streams")
-    args.output = args.chart = None
-    if s.folder:
-        require_folder("--output-dir", s.folder)
-        args.output = s.folder / "servers.json"
-        check_output(args)
-    with shown_progress("starting the servers") as on_progress:
-        result = contest(s, on_progress)
-    show(args, result)
-
-
-def chunks(args: argparse.Namespace) -> None:
-    s = settings_of(Chunks, args)
-    from roseinfer.bench.online import chunks
-
-    require_fit("--decoding", s.num_decoding, s.prompt_len, s)
-    show(args, measured(chunks, s))
-
-
-def memory(args: argparse.Namespace) -> None:
-    s = settings_of(Memory, args)
-    from roseinfer.bench.offline import peak_memory
-    from roseinfer.cli.memory_check import require_memory
-
-    num_tokens = s.prompt_len + s.max_tokens
-    require_memory("--batch-size", s.batch_size, num_tokens, model=s.model, dtype=s.dtype, device="cpu")
-    with shown_progress("one batch in a process of its own"):
-        peak = peak_memory(s)
-    show(args, peak)
-
-
-def host(args: argparse.Namespace) -> None:
-    s = settings_of(Host, args)
-    from roseinfer.bench.host import host_times
-
-    require_fit("--batch-sizes", max(s.batch_sizes), s.prompt_len + s.max_tokens, s)
-    show(args, measured(host_times, s))
-
-
-def executors(args: argparse.Namespace) -> None:
-    s = settings_of(Executors, args)
-    from roseinfer.bench.executors import executors as executor_times
-
-    require_fit("--batch-sizes", max(s.batch_sizes), s.prompt_len + s.max_tokens, s, s.dtype)
-    show(args, measured(executor_times, s))
-
-
-def step(args: argparse.Namespace) -> None:
-    s = settings_of(DecodeStep, args)
-    from roseinfer.bench.decode_step import decode_steps
-    from roseinfer.cli.memory_check import require_memory
-
-    for model in s.models:
-        require_memory("--batch-sizes", max(s.batch_sizes), s.context + 1, model=model, dtype=s.dtype, device=s.device)
-    with shown_progress("one step of each batch size"):
-        result = decode_steps(s)
-    show(args, result)
-
-
-def kernels(args: argparse.Namespace) -> None:
+def kernels(settings: type[Kernels], args: argparse.Namespace) -> None:
     from roseinfer.bench.kernel_times import kernel_times
 
     with shown_progress("one launch of each shape"):
-        result = kernel_times(settings_of(Kernels, args).device)
+        result = kernel_times(settings_of(settings, args).device)
     show(args, result)
+
+
+def batches(s: Any) -> tuple[int, int]:
+    """Return the largest batch of the settings, and the tokens of each of its sequences."""
+    return max(s.batch_sizes), s.prompt_len + s.max_tokens
+
+
+BENCHMARKS: dict[str, tuple[type, Callable[[Any, argparse.Namespace], None]]] = {
+    "offline": (Offline, offline),
+    "online": (Online, online),
+    "serve": (Serve, serve),
+    "chunks": (Chunks, plain("online:chunks", "--decoding", lambda s: (s.num_decoding, s.prompt_len))),
+    "memory": (
+        Memory,
+        plain(
+            "offline:peak_memory",
+            "--batch-size",
+            lambda s: (s.batch_size, s.prompt_len + s.max_tokens),
+            "one batch in a process of its own",
+        ),
+    ),
+    "host": (Host, plain("host:host_times", "--batch-sizes", batches)),
+    "executors": (Executors, plain("executors:executors", "--batch-sizes", batches)),
+    "step": (
+        DecodeStep,
+        plain(
+            "decode_step:decode_steps",
+            "--batch-sizes",
+            lambda s: (max(s.batch_sizes), s.context + 1),
+            "one step of each batch size",
+        ),
+    ),
+    "kernels": (Kernels, kernels),
+}

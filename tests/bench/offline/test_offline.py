@@ -15,13 +15,13 @@ from oracles import prompts_of
 
 from roseinfer.bench.contenders import ContenderFailed
 from roseinfer.bench.offline import OfflineResult, floor, offline
-from roseinfer.bench.offline.contenders import BatchContender, entered
+from roseinfer.bench.offline.contenders import entered
 from roseinfer.bench.offline.floor import run_floor
 from roseinfer.bench.offline.race import share_equal
 from roseinfer.bench.offline.result import rows_of
 from roseinfer.bench.peers import PEERS, PeerProcess, why_no_peers, write_model
 from roseinfer.bench.peers.serve import read_model
-from roseinfer.bench.race_setting import RaceSetting
+from roseinfer.bench.race import Contender, Run
 from roseinfer.bench.settings import Offline
 from roseinfer.bench.token_check import Referee, TokensDiffer
 from roseinfer.cli.main import main
@@ -73,10 +73,10 @@ def result(spec: str) -> OfflineResult:
 
 
 def only_fp32(make):
-    def stage(stage_class, model):
-        if model.dtype != torch.float32:
+    def stage(stage_class, model, precision):
+        if precision != "float32":
             raise ContenderFailed("fp32 alone")
-        return make(stage_class, model)
+        return make(stage_class, model, precision)
 
     return stage
 
@@ -154,7 +154,7 @@ def made_llms(monkeypatch: pytest.MonkeyPatch, spec: str) -> list[LLM]:
     """Those that a contender of 3 sequences of 68 tokens makes."""
     made, make = [], LLM.__init__
     monkeypatch.setattr(LLM, "__init__", lambda self, *a, **k: made.append(self) or make(self, *a, **k))
-    contenders.engine(RaceSetting(spec, "cpu", 3, 68), "float32")
+    contenders.engine(Offline(model=spec, batch_sizes=[1, 3], prompt_lens=[62], max_tokens=6, device="cpu"), "float32")
     return made
 
 
@@ -182,13 +182,13 @@ def test_nobody_can_run(spec: str, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_contender_that_gives_too_few_tokens_fails(spec: str, monkeypatch: pytest.MonkeyPatch):
-    def lazy(model):
-        return BatchContender(
-            "HF generate", "float32", lambda prompts, n: ([[1]] * len(prompts), 0.0, 1.0), torch.float32
+    def lazy(model, precision):
+        return Contender(
+            "HF generate", "it", {"precision": precision}, lambda work, stop: Run.of_batch([[1]], 0.0, 1.0)
         )
 
     monkeypatch.setattr(contenders, "hf", lazy)
-    with pytest.raises(ContenderFailed, match=r"gave 1 outputs of \[1\] tokens, asked were 1 of 64"):
+    with pytest.raises(ContenderFailed, match=r"^it gave 1 outputs of \[1\] tokens, asked were 1 of \[64\]$"):
         raced(spec, contenders=["hf"], batch_sizes=[1])
 
 
@@ -209,7 +209,7 @@ def test_progress_counts_every_run(spec: str):
         ({"contenders": []}, "contenders must name at least one, or stages, got none"),
         ({"contenders": ["hf", "hf"]}, r"contenders must be a list with each value once, got \['hf', 'hf'\]"),
         ({"stages": ["s04"]}, "stages must hold Stage classes"),
-        ({"prompt_lens": [8, 190]}, "prompt_lens: 190 .* is 254 tokens, allowed: max_model_len=192"),
+        ({"prompt_lens": [8, 190]}, "prompt_lens=190 .* is 254 tokens, allowed: max_model_len=192"),
     ],
 )
 def test_bad_arguments_are_refused(spec: str, changed: dict, message: str):
@@ -254,8 +254,7 @@ def test_rows_are_medians_with_their_ratios_and_the_share_of_the_floor():
     samples += [sample("HF generate", "bfloat16", s) for s in (5.0, 5.0, 5.0)]
     samples += [sample("engine", "bfloat16", s, equal) for s, equal in ((2.0, 0.5), (2.5, 0.25), (2.25, 0.5))]
     samples += [sample("engine", "int8", s) for s in (10.0, 10.75, 10.25)]
-    keys = {(s["name"], s["precision"], 8, 2) for s in samples}
-    rows = {(r["name"], r["precision"]): r for r in rows_of(samples, dict.fromkeys(keys, 0.5))}
+    rows = {(r["name"], r["precision"]): r for r in rows_of(samples, lambda *key: 0.5)}
     half = rows["engine", "bfloat16"]
     assert (half["tokens_per_second"], half["tokens_per_second_min"], half["tokens_per_second_max"]) == (
         100 / 2.25,
@@ -273,9 +272,8 @@ def test_rows_are_medians_with_their_ratios_and_the_share_of_the_floor():
 def test_the_engine_is_set_against_the_best_peer(result: OfflineResult):
     samples = [sample("engine", "float32", 2.0), sample("CTranslate2", "float32", 4.0)]
     samples += [sample("llama.cpp", "float32", 3.0)]
-    keys = {(s["name"], s["precision"], 8, 2) for s in samples}
     sizes = {"batch_sizes": [2, 3], "prompt_lens": [8], "precisions": ["float32"]}
-    rows = rows_of(samples, dict.fromkeys(keys, 0.5))
+    rows = rows_of(samples, lambda *key: 0.5)
     table = replace(result, arguments=result.arguments | sizes, rows=rows).text().split("\n\n")[0].splitlines()
     assert table[3].split() == ["engine", "50", "25%", "-"]
     assert table[-1].split() == ["engine", "/", "best", "peer", "llama.cpp", "×1.50"]
@@ -318,8 +316,7 @@ def test_what_peers_read_is_the_model(small: GPT2, tmp_path: Path):
 
 
 def test_peers_are_given_gpt2_alone():
-    setting = RaceSetting("random:tiny-llama", "cpu", 1, 16)
-    with entered(setting, [], ["llama.cpp"], ["float32"]) as (running, left_out):
+    with entered(Offline(model="random:tiny-llama", contenders=["llama.cpp"], device="cpu")) as (running, left_out):
         assert running == []
         assert left_out == {"llama.cpp float32": "peers are given GPT-2 alone, not llama"}
 

@@ -13,7 +13,7 @@ from course.teach.climbing import speeds
 from course.teach.climbing.chart import ClimbChart, Side, gained
 from course.teach.climbing.climb import climb, recorded_climb, recorded_sides
 from course.teach.climbing.speeds import Speed
-from roseinfer.bench.race_setting import HF_NAME
+from roseinfer.bench.settings import HF_NAME
 from roseinfer.display.chart import VEGA_LITE
 from roseinfer.engine.as_stage import EngineStage
 from roseinfer.paths import ROOT

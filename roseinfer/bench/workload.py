@@ -7,9 +7,14 @@ from collections.abc import Sequence
 from roseinfer.arrivals import Arrival
 from roseinfer.models import Model
 
-from ..ladder import mixed_prompts
+from .ladder import mixed_prompts
 
 Work = Sequence[tuple[Arrival, list[int]]]  # each with its prompt
+
+
+def batch_of(prompts: Sequence[list[int]], max_tokens: int) -> Work:
+    """Return the work of a batch: all prompts come at once, and each gets max_tokens tokens."""
+    return [(Arrival(0.0, len(prompt), max_tokens), prompt) for prompt in prompts]
 
 
 def with_prompts(arrivals: Sequence[Arrival], model: Model, seed: int = 0) -> Work:
