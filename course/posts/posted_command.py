@@ -78,4 +78,4 @@ class PostedCommand:
         """Return the least time that this machine needs to read weights and cached tokens once for each decode step."""
         config, dtype = self.model.config, self.model.dtype
         machine = measure_machine(self.model.device, dtype)
-        return sum(decode_floor(config, step.context_lens, dtype, machine).seconds for step in run.decode_steps)
+        return sum(decode_floor(config, lens, dtype, machine).seconds for lens in run.decode_steps.values())

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from course.posts.data import post_facts
+from roseinfer.bench.scheduler import MODES
 from roseinfer.benchmark_scheduler import chosen_stage, main, parser
 from roseinfer.profiling import Trace
 from stages import BlockTable, NumbaPaged, VectorizedGather
@@ -128,17 +129,7 @@ def test_all_modes_print_each_run_and_then_the_summaries(capsys):
     argv = ["--hf-model-id", "tiny", "--prompts", "Return a", "None", "--max-new-tokens", "2", "--mode", "all"]
     assert main([*argv, "--repeat-runs", "2", "--warmup-runs", "0", "--print-per-run"]) == 0
     headings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("===")]
-    assert headings == [
-        "=== naive ===",
-        "=== offline ===",
-        "=== online ===",
-        "=== naive ===",
-        "=== offline ===",
-        "=== online ===",
-        "=== naive summary ===",
-        "=== offline summary ===",
-        "=== online summary ===",
-    ]
+    assert headings == [f"=== {mode}{end} ===" for mode in MODES for end in ("", "", " summary")]
 
 
 def test_sampling_draws_the_same_tokens_in_every_run(tmp_path):

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
-
 from roseinfer.bench.interleave import interleaved
 from roseinfer.bench.scheduler import ServerRun
 from roseinfer.profiling import Trace
@@ -43,7 +41,6 @@ def measure(setting: Setting) -> Measured:
     command = PostedCommand.load(setting, arguments(setting))
 
     def run(stage: str, profile: bool = False) -> tuple[ServerRun, Any]:
-        torch.manual_seed(0)  # both stages draw the same tokens
         return command.serve(setting.stages[stage], profile=profile)
 
     def unprofiled(stage: str) -> ServerRun:

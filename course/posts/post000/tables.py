@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from roseinfer.bench.scheduler import ServerRun
-from roseinfer.bench.scheduler.output import run_figures
+from roseinfer.bench.scheduler.figures import run_figures
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.models.load import shape_of
 from roseinfer.profiling import Trace
@@ -77,7 +77,7 @@ def race(m: Measured) -> Values:
 
 def recorded_batch(m: Measured, run: ServerRun) -> DecodeBatch:
     """Return the first step in the trace."""
-    cached = [length - 1 for length in run.decode_steps[FIRST_RECORDED].context_lens]
+    cached = [length - 1 for length in list(run.decode_steps.values())[FIRST_RECORDED]]
     c = m.model.config
     return DecodeBatch(
         c.num_layers, c.num_kv_heads, c.head_dim, BLOCK_SIZE, cached, on_cpu=m.model.device.type == "cpu"

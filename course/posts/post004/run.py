@@ -13,6 +13,7 @@ from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.models import Model
 from roseinfer.models.load import shape_of
 from roseinfer.models.shapes import random_model
+from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
 from ..data import post_facts
@@ -75,11 +76,20 @@ def measure(setting: Setting) -> Measured:
     runs = interleaved({when: partial(served, when) for when in stages}, args.repeat_runs, args.warmup_runs)
     setting.say("counting the rows that each step builds")
 
-    def count(stage: Any) -> None:
-        rows.append(stage.rows_built - sum(rows))
-
-    command.serve(stages[AFTER], after_step=count)
+    command.serve(counting(stages[AFTER], rows))
     return Measured(**vars(command), stages=stages, runs=runs, rows=rows, post_rows=post_rows(setting))
+
+
+def counting(stage: type[Stage], rows: list[int]) -> type[Stage]:
+    """Make a stage that appends the rows that each of its decode steps builds to `rows`."""
+
+    class Counting(stage):  # type: ignore[valid-type, misc]
+        def next_tokens(self, seqs: list[Sequence]) -> list[int]:
+            tokens = super().next_tokens(seqs)
+            rows.append(self.rows_built - sum(rows))
+            return tokens
+
+    return Counting
 
 
 def post_rows(setting: Setting) -> dict[str, list[int]]:

@@ -10,7 +10,8 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from roseinfer.bench.scheduler import Stat, summarize
-from roseinfer.bench.scheduler.definitions import FIGURES
+from roseinfer.bench.scheduler.figures import FIGURES
+from roseinfer.bench.scheduler.serve import step_seconds
 from roseinfer.bench.table_steps import AWAY, EDGE, compare_builds
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.display.figure import STYLE
@@ -48,11 +49,11 @@ def summary(m: Measured) -> Values:
     judged = [
         judge("Warmup runs", facts["warmup_runs"], args.warmup_runs, rule=args.warmup_runs, why="as asked for"),
         judge("Measured runs", facts["measured_runs"], args.repeat_runs, rule=args.repeat_runs, why="--quick"),
-        judge("requests", facts["num_requests"], len(m.runs[AFTER][0].requests), rule=args.num_requests, why="asked"),
+        judge("requests", facts["num_requests"], len(m.runs[AFTER][0].seqs), rule=args.num_requests, why="asked"),
         judge(
             "sequences in a step, at most",
             facts["max_batch_size"],
-            max(step.batch_size for step in m.runs[AFTER][0].decode_steps),
+            max(map(len, m.runs[AFTER][0].decode_steps.values())),
             rule=args.max_batch_size,
             why="asked for",
             source=Source(COMPUTED, "as many requests as its --max-batch-size"),
@@ -72,7 +73,7 @@ def summary(m: Measured) -> Values:
         "times": times,
         "changes": changes(stats),
         "samples": {
-            when: [[step.seconds for step in run.decode_steps] for run in runs] for when, runs in m.runs.items()
+            when: [[step_seconds(step) for step in run.decode_steps] for run in runs] for when, runs in m.runs.items()
         },
     }
 
@@ -216,9 +217,9 @@ def definitions(m: Measured) -> Values:
     ours = m.runs[AFTER][0]
     printed = {name: text for name, text in FIGURES.items() if name in {*theirs.index, "p50/mean"}}
     printed = {"Decode time": FIGURES["Elapsed (decode/run)"], **printed}
-    late = ours.requests[-1].first_scheduled - ours.requests[0].first_scheduled
+    late = ours.times[-1].first_scheduled - ours.times[0].first_scheduled
     return {
-        "num_requests": len(ours.requests),
+        "num_requests": len(ours.seqs),
         "last_began_ms": f"{1e3 * late:.1f}",
         "facts": judged,
         "definitions": printed.items(),

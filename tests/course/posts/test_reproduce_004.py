@@ -82,7 +82,7 @@ def test_the_summary_has_all_of_the_posts_figures(report, measured):
     assert times["TPOT, after, p50"].floor < times["TPOT, after, p50"].here
     assert {len(runs) for runs in measured.runs.values()} == {1}
     before, after = (measured.runs[when][0] for when in (BEFORE, AFTER))
-    assert [r.output_ids for r in before.requests] == [r.output_ids for r in after.requests]
+    assert [seq.output_ids for seq in before.seqs] == [seq.output_ids for seq in after.seqs]
     assert "--stage s05" in summary.markdown and "--stage s06" in summary.markdown
 
 
@@ -95,7 +95,9 @@ def test_a_single_run_shows_no_change(report):
 
 def test_several_runs_have_a_spread_and_a_verdict(measured):
     run = measured.runs[AFTER][0]
-    slower = replace(run, steps=[replace(step, seconds=2 * step.seconds) for step in run.steps])
+    twice = {step: step._replace(finish=2 * step.finish - step.scheduled) for step in run.steps}
+    times = [replace(own, steps=[twice[step] for step in own.steps]) for own in run.times]
+    slower = replace(run, times=times, steps=list(twice.values()))
     runs = {BEFORE: [slower, slower], AFTER: [run, run]}
     several = tables.summary(replace(measured, runs=runs))["changes"]
     assert several[0][2:] == ["-50.0%", "0.0%", "lower in 2 of 2 runs"]
