@@ -75,14 +75,6 @@ def test_the_engine_computes_prompts_together_and_a_stage_one_by_one(small, voca
     assert prompts == {SelectAppend.name: [3, 1, 5, 2, 3, 0], "engine": [14, 0]}
 
 
-@pytest.mark.parametrize("prefix_caching", [True, False])
-def test_the_engine_shares_prefixes_unless_told_not_to(small, vocab, prefix_caching):
-    prompt = " ".join(["a"] * 70)  # more than a block
-    work = words((prompt, prompt), vocab, max_tokens=2, ignore_eos=True)
-    run, _ = serve("naive", EngineStage, small, work, prefix_caching=prefix_caching)
-    assert list(filter(None, prompt_tokens(run))) == [70, 6 if prefix_caching else 70]
-
-
 def test_what_is_timed(small, vocab):
     """Each reading of the clock is one tick: two for each text, one as all come, two a step."""
     work = words(("a", "b", "c"), vocab, max_tokens=3, ignore_eos=True)
@@ -119,13 +111,6 @@ def test_tokenizing_before_the_run_takes_no_time(small, vocab):
     work = Workload(("a", "b"), words_as_tokens(vocab), SamplingParams(max_tokens=2, ignore_eos=True), pretok=True)
     run, _ = serve("offline", SelectAppend, small, work, clock=ticks())
     assert run.encode_seconds == [0, 0] and run.ttft == [1, 1]
-
-
-def test_naive_serves_one_request_to_its_end_before_the_next(small, vocab):
-    work = words(("a", "b"), vocab, max_tokens=3, ignore_eos=True)
-    run, _ = serve("naive", SelectAppend, small, work, clock=ticks())
-    first, second = run.times
-    assert first.ended < second.first_scheduled
 
 
 def test_p50_and_mean_are_over_runs_and_of_latencies_the_median_request(small, vocab):

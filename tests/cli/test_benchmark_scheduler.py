@@ -67,8 +67,9 @@ def shape_of(printed: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\d+\\\.(\d+)", lambda m: rf"\d+\.\d{{{len(m[1])}}}", re.escape(printed)))
 
 
-def test_the_command_of_post_000(capsys, tmp_path, monkeypatch):
+def test_the_command_of_post_000(capsys, tmp_path, monkeypatch, small):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("roseinfer.benchmark_scheduler.load_model", lambda *spec, **where: small)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # nor does a test download a tokenizer
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     assert main(here(post_facts("000")["command"])) == 0

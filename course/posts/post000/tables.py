@@ -13,7 +13,7 @@ from roseinfer.models.load import shape_of
 from roseinfer.profiling import Trace
 from roseinfer.profiling.slice_rule import COLON_IS_FREE_FROM, torch_version
 
-from ..data import COMPUTED, POSTS, Source, fact_text, post_facts, post_table, source_of
+from ..data import COMPUTED, POSTS, Source, post_facts, post_table, source_of
 from ..report.content import Fact, Grid, Time, change, change_verdict, judge
 from ..report.template import Values
 from .counts import MEMSET_BELOW, DecodeBatch
@@ -187,15 +187,10 @@ def arithmetic(m: Measured) -> Values:
         "gather_after": one_longest.gather_ops(),
     }
     return {
-        "layers": layers,
-        "batch_size": batch_size,
-        "requests": about["num_requests"],
         "before": posted["append_before"],
         "after": posted["append_after"],
         "slices": posted["gather_after"]["aten::slice"],
         "slices_of_equal": equal.gather_ops()["aten::slice"],
-        "default_batch": fact_text(about, "max_batch_size_default"),
-        "torch": fact_text(about, "torch"),
         "facts": [
             judge(f"{op}, {table}", int(n), reckoned[table].get(op, 0))
             for table, counts in posted.items()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
-from roseinfer.bench.interleave import interleaved
 from roseinfer.bench.scheduler import ServerRun
 from roseinfer.bench.table_steps import table_steps
 from roseinfer.blocks import BLOCK_SIZE
@@ -69,11 +67,8 @@ def measure(setting: Setting) -> Measured:
     stages = pair(setting)
     rows: list[int] = []
 
-    def served(when: str) -> ServerRun:
-        return command.serve(stages[when])[0]
-
     setting.say(f"{args.warmup_runs} warm-up and {args.repeat_runs} timed runs of both, in turn")
-    runs = interleaved({when: partial(served, when) for when in stages}, args.repeat_runs, args.warmup_runs)
+    runs = command.race(stages, args.repeat_runs, args.warmup_runs)
     setting.say("counting the rows that each step builds")
 
     command.serve(counting(stages[AFTER], rows))
