@@ -14,7 +14,7 @@ from roseinfer.profiling import Trace
 from roseinfer.profiling.slice_rule import COLON_IS_FREE_FROM, torch_version
 
 from ..data import COMPUTED, POSTS, Source, post_facts, post_table, source_of
-from ..report.content import Fact, Grid, Time, change, change_verdict, judge
+from ..report.content import Fact, Grid, Time, change, change_verdict, judge, times_beside
 from ..report.template import Values
 from .counts import MEMSET_BELOW, DecodeBatch
 from .run import AFTER, BEFORE, Measured
@@ -48,17 +48,11 @@ def command(m: Measured) -> Values:
         for metric, (rule, why) in rules.items()
     ]
     floors = {"Elapsed (decode/run)": m.floor_seconds(m.profiled[BEFORE][0])}
-    times = [
-        Time(f"{metric}, {when}", row["unit"], row[when], ours[when][metric], floors.get(metric))
-        for when in ours
-        for metric, row in theirs.iterrows()
-        if metric not in rules
-    ]
     return {
         "repeats": repeats,
         "command": m.lines(BEFORE, AFTER),
         "facts": facts,
-        "times": times,
+        "times": times_beside(theirs.drop(index=list(rules)), ours, floors),
         **race(m),
         "samples": {stage: [run_figures(run) for run in runs] for stage, runs in m.raced.items()},
     }

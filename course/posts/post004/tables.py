@@ -12,7 +12,7 @@ from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.models.load import shape_of
 
 from ..data import COMPUTED, Source, post_facts, post_table
-from ..report.content import Exact, Grid, Ruled, Time, change, change_verdict, judged
+from ..report.content import Exact, Grid, Ruled, Time, change, change_verdict, judged, times_beside
 from ..report.setting import Setting
 from ..report.template import Values
 from .run import AFTER, BEFORE, POST_MODEL, Measured, flat_model
@@ -25,19 +25,11 @@ def summary(m: Measured) -> Values:
     """Compare the post's two summaries with ours: p50 and mean, before and after, with the floor."""
     theirs = post_table(POST, "summary").set_index("metric")
     stats = {when: {stat.metric: stat for stat in summarize(runs)} for when, runs in m.runs.items()}
-    floors = summary_floors(m)
-    times = [
-        Time(
-            f"{metric}, {when}, {kind}",
-            row["unit"],
-            row[f"{when}_{kind}"],
-            getattr(stats[when][metric], kind),
-            floors.get(metric),
-        )
-        for metric, row in theirs.iterrows()
+    ours = {
+        f"{when}_{kind}": {metric: getattr(stat, kind) for metric, stat in stats[when].items()}
         for kind in ("p50", "mean")
         for when in (BEFORE, AFTER)
-    ]
+    }
     args = m.args
     run, why = m.runs[AFTER][0], f"{args.max_new_tokens} tokens each were asked for"
     facts = judged(
@@ -53,7 +45,7 @@ def summary(m: Measured) -> Values:
     return {
         "command": m.lines(*(stage.name.split("_")[0] for stage in m.stages.values())),
         "facts": facts,
-        "times": times,
+        "times": times_beside(theirs, ours, summary_floors(m)),
         "changes": changes(stats),
         "samples": {
             when: [[step_seconds(step) for step in run.decode_steps] for run in runs] for when, runs in m.runs.items()

@@ -111,6 +111,17 @@ class Time:
         return self.here / self.floor if is_rate else self.floor / self.here
 
 
+def times_beside(
+    table: pd.DataFrame, ours: Mapping[str, Mapping[str, float]], floors: Mapping[str, float]
+) -> list[Time]:
+    """Compare the figures of a table of the post's, a row for each metric, with ours of the same columns."""
+    return [
+        Time(f"{metric}, {column.replace('_', ', ')}", row["unit"], row[column], here[metric], floors.get(metric))
+        for metric, row in table.iterrows()
+        for column, here in ours.items()
+    ]
+
+
 def times_here(seconds: Mapping[str, float]) -> list[Time]:
     """Make times in ms of which the post gives none."""
     return [Time(what, "ms", None, 1e3 * taken) for what, taken in seconds.items()]
