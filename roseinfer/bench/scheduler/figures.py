@@ -94,7 +94,7 @@ NEED_DECODING = ("Throughput(completion,decode)", "TPOT")
 
 
 def summarize(runs: Sequence[ServerRun]) -> list[Stat]:
-    """Compute the posts' summary, in their order, without NEED_DECODING where a request has one token alone."""
+    """Compute the posts' summary, in their order, without NEED_DECODING where a run has no decode step."""
     decoded = all(run.decode_steps for run in runs)
     shown = [stat for stat in SUMMARY if decoded or stat[0] not in NEED_DECODING]
     return [Stat(metric, unit, tuple(value(run) for run in runs)) for metric, unit, value in shown]

@@ -27,6 +27,7 @@ from stages import LADDER
 STEPS, CACHED = 6, 9  # of post 001
 SHORTER_EXAMPLE = {"batch_size": 8, "cached_tokens": CACHED, "scalar_reads": 28 * 8 * CACHED}
 FEWER_SLOTS = {"num_requests": 375, "decode_batch_size": 32, "num_blocks": 256, "requests_per_second": 37.5}  # of 002
+FEWER_REQUESTS = {"num_requests": 200}  # of 003
 MACHINE = Machine("made up", "cpu", torch.float32, 1e11, 1e12, {})
 MODULES = {"000": post000, "001": post001, "002": post002, "003": post003, "004": post004}
 MODELS = {"000": "random:gpt2", "004": "random:tiny-llama"}
@@ -100,7 +101,8 @@ def reproduce(post: str, folder: Path) -> Reproduced:
             kept(patch, order, "simulated", parts)
             patch.setattr(post002, "order_section", lambda about: order.order_section(about | FEWER_SLOTS))
         if post == "003":
-            race = executors.race
+            race, about = executors.race, post_facts("003") | FEWER_REQUESTS
+            patch.setattr(post003, "post_facts", lambda post: about)
             patch.setattr(post003, "measure_machine", lambda *where: MACHINE)
             patch.setattr(executors, "race", lambda *what: race(*what[:3], 0.001, 1))
         return Reproduced(MODULES[post].reproduce(setting(post)), parts, built)

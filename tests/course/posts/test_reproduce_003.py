@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from made_up import facts_of, grid
-from small_posts import MACHINE, setting
+from small_posts import FEWER_REQUESTS, MACHINE, setting
 
 from course.posts.data import post_facts, post_table
 from course.posts.post003 import budgets, executors, host, times
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 
 QUICK = setting("003")
-ABOUT = post_facts("003")
+ABOUT = post_facts("003") | FEWER_REQUESTS
 
 
 @pytest.fixture(scope="module")
