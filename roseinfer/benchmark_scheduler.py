@@ -6,17 +6,19 @@ import argparse
 import json
 import sys
 import textwrap
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from roseinfer.arguments import require_count
+from roseinfer.bench.interleave import interleaved, phase_of
 from roseinfer.bench.provenance import describe_host
-from roseinfer.bench.scheduler import MODES, ServerRun, Workload, serve, summarize
+from roseinfer.bench.scheduler import MODES, ServerRun, serve, summarize
 from roseinfer.bench.scheduler.arguments import add_arguments, model_spec, num_requests, workload
-from roseinfer.bench.scheduler.definitions import FIGURES
-from roseinfer.bench.scheduler.output import run_lines, summary_lines
+from roseinfer.bench.scheduler.figures import FIGURES, run_lines, summary_lines
 from roseinfer.cli.command import (
     STATUSES,
     Failed,
@@ -34,7 +36,7 @@ from roseinfer.models import Model, load_model, model_config
 from roseinfer.profiling import Trace
 from roseinfer.stage import Stage
 
-SEED = 0
+Serve = Callable[..., tuple[ServerRun, Trace | None]]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -68,9 +70,16 @@ def run(args: argparse.Namespace) -> None:
     require_memory("--num-requests", count, longest, model=spec, dtype=name, device=device)
     model = load_model(spec, device=device, dtype=dtype)
     stage = chosen_stage(args, model.device)
-    requests = workload(args, spec, model)
+    serve_one = partial(
+        serve,
+        stage_class=stage,
+        model=model,
+        workload=workload(args, spec, model),
+        max_batch_size=args.max_batch_size,
+        prefix_caching=not args.no_prefix_cache,
+    )
     modes = MODES if args.mode == "all" else (args.mode,)
-    runs = (profiled if args.profile else repeated)(args, modes, stage, model, requests)
+    runs = (profiled if args.profile else repeated)(args, modes, serve_one)
     if args.output:
         whole = record(args, stage, model, runs) + "\n"
         if failed := written("--output", args.output, lambda path: path.write_text(whole, encoding="utf-8")):
@@ -113,12 +122,10 @@ def chosen_stage(args: argparse.Namespace, device: torch.device) -> type[Stage]:
     raise ValueError(f"no stage can be measured on {device}")
 
 
-def profiled(
-    args: argparse.Namespace, modes: tuple[str, ...], stage: type[Stage], model: Model, requests: Workload
-) -> dict[str, list[ServerRun]]:
+def profiled(args: argparse.Namespace, modes: Sequence[str], serve_one: Serve) -> dict[str, list[ServerRun]]:
     runs = {}
     for mode in modes:
-        result, trace = serve_once(args, mode, stage, model, requests, profile=True)
+        result, trace = serve_one(mode, profile=True)
         assert trace is not None, "a profiled run has a trace"
         path = args.profile_dir / f"{mode}_decode.json"
         trace.save(path)
@@ -127,38 +134,20 @@ def profiled(
     return runs
 
 
-def repeated(
-    args: argparse.Namespace, modes: tuple[str, ...], stage: type[Stage], model: Model, requests: Workload
-) -> dict[str, list[ServerRun]]:
-    """Run several modes in turn (A B A B), so that a slow minute of the machine hits all of them alike."""
-    runs: dict[str, list[ServerRun]] = {mode: [] for mode in modes}
-    for number in range(-args.warmup_runs, args.repeat_runs):
-        for mode in modes:
-            progress(f"{mode}: {'warm-up' if number < 0 else f'run {number + 1} of {args.repeat_runs}'}")
-            result, _ = serve_once(args, mode, stage, model, requests)
-            if number < 0:
-                continue
-            runs[mode].append(result)
-            if args.print_per_run:
-                print("\n".join(run_lines(result)), flush=True)
+def repeated(args: argparse.Namespace, modes: Sequence[str], serve_one: Serve) -> dict[str, list[ServerRun]]:
+    """Run several modes in turn, so that a slow minute of the machine hits all of them alike."""
+
+    def on_run(mode: str, repeat: int) -> None:
+        if sys.stderr.isatty():  # a pipe gets the posts' lines and nothing else
+            print(f"{mode}: {phase_of(repeat, args.repeat_runs)}", file=sys.stderr, flush=True)
+
+    contenders = {mode: lambda mode=mode: serve_one(mode)[0] for mode in modes}
+    runs = interleaved(contenders, args.repeat_runs, args.warmup_runs, on_run)
     for mode in modes:
+        for result in runs[mode] if args.print_per_run else []:
+            print("\n".join(run_lines(result)), flush=True)
         print("\n".join(summary_lines(mode, args.warmup_runs, runs[mode])), flush=True)
     return runs
-
-
-def serve_once(
-    args: argparse.Namespace, mode: str, stage: type[Stage], model: Model, requests: Workload, profile: bool = False
-) -> tuple[ServerRun, Trace | None]:
-    torch.manual_seed(SEED)  # with --do-sample, every run draws the same tokens
-    return serve(
-        mode, stage, model, requests, args.max_batch_size, profile=profile, prefix_caching=not args.no_prefix_cache
-    )
-
-
-def progress(text: str) -> None:
-    """Show progress only on a terminal: a pipe gets the posts' lines and nothing else."""
-    if sys.stderr.isatty():
-        print(text, file=sys.stderr, flush=True)
 
 
 def record(args: argparse.Namespace, stage: type[Stage], model: Model, runs: dict[str, list[ServerRun]]) -> str:

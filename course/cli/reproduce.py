@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", help=f"{MODEL}; by post when not given")
     add("--quick", action="store_true", help="smaller models, fewer tokens and repeats")
     add("--dry-run", action="store_true", help="only the size of every engine it would build")
-    out = "where <post>-<date>.md, .json and pictures go; the same day's are replaced"
+    out = "where <post>-<date>.md and .json go; the same day's are replaced"
     add("--out", type=Path, metavar="DIR", default=Path("reports"), help=out)
 
 
@@ -123,13 +123,12 @@ def command(args: argparse.Namespace, setting: Setting) -> str:
 
 
 def write(report: PostReport, command: str, folder: Path) -> list[Path]:
-    """Write <post>-<date>.json, .md and pictures to `folder`; files of an earlier run on the same day are replaced."""
+    """Write <post>-<date>.json and .md to `folder`; files of an earlier run on the same day are replaced."""
     from course.posts.report.template import to_markdown
 
     contents = {
         f"{report.stem}.json": f"{report.to_json()}\n".encode(),
         f"{report.stem}.md": to_markdown(report, command).encode(),
-        **{name: image.png for name, image in report.pictures.items()},
     }
     for name, content in contents.items():
         (folder / name).write_bytes(content)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from roseinfer.display.table import Table
 from roseinfer.paths import DATA
@@ -55,6 +55,36 @@ def source_of(facts: Mapping[str, Any], name: str) -> Source:
     """Return the source of a fact, of its part ("claims.logprob_buffer"), of a table or of a column."""
     source = facts["sources"][name]
     return Source(source["kind"], source["from"])
+
+
+class Posted(NamedTuple):
+    """A value of a post that a report judges. why: the reason that a value measured here may be another one."""
+
+    value: Any
+    source: Source
+    why: str
+
+
+def posted_facts(post: str) -> dict[str, Posted]:
+    """Load the values that a report of the post judges, by their names, from data/posts/<post>/judged.json.
+
+    There a value is one of the post's facts, with its source ("of": "claims.faster_order"), or was computed from them
+    ("post" and "from").
+    """
+    facts = post_facts(post)
+    entries = json.loads((_folder(post) / "judged.json").read_text(encoding="utf-8"))
+    return {what: _posted(facts, entry) for what, entry in entries.items()}
+
+
+def _posted(facts: Mapping[str, Any], entry: Mapping[str, Any]) -> Posted:
+    why = entry.get("why", "")
+    if "of" not in entry:
+        return Posted(entry["post"], Source(COMPUTED, entry["from"]), why)
+    name = entry["of"]
+    value: Any = facts
+    for part in name.split("."):
+        value = value[part]
+    return Posted(value, source_of(facts, name if name in facts["sources"] else name.split(".")[0]), why)
 
 
 def fact_text(facts: Mapping[str, Any], name: str) -> str:

@@ -6,8 +6,10 @@ import argparse
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from roseinfer.bench.interleave import interleaved
 from roseinfer.bench.scheduler import ServerRun, Workload, serve
 from roseinfer.bench.scheduler.arguments import add_arguments, workload
 from roseinfer.models import Model
@@ -66,9 +68,19 @@ class PostedCommand:
         model = setting.load(setting.engine(args.hf_model_id, args.num_requests, args.max_new_tokens))
         return cls(argv, args, model, workload(args, args.hf_model_id, model))
 
+    def chosen(self, *names: str) -> dict[str, Any]:
+        """Return what a report says that this run chose: the model, and arguments of the command by their names."""
+        dtype = str(self.model.dtype).removeprefix("torch.")
+        return {"model": self.args.hf_model_id, "dtype": dtype, **{name: getattr(self.args, name) for name in names}}
+
     def serve(self, stage: type[Stage], **options: Any) -> tuple[ServerRun, Trace | None]:
         """Run it once on a stage; options as bench.scheduler.serve takes them."""
         return serve(self.args.mode, stage, self.model, self.work, self.args.max_batch_size, **options)
+
+    def race(self, stages: Mapping[str, type[Stage]], repeats: int, warmup: int = 0) -> dict[str, list[ServerRun]]:
+        """Run it on each of the stages in turn, by name."""
+        runs = {name: partial(self.serve, stage) for name, stage in stages.items()}
+        return {name: [run for run, _ in taken] for name, taken in interleaved(runs, repeats, warmup).items()}
 
     def lines(self, *stages: str) -> str:
         """Write the command to type for each of the stages, one a line."""
@@ -78,4 +90,4 @@ class PostedCommand:
         """Return the least time that this machine needs to read weights and cached tokens once for each decode step."""
         config, dtype = self.model.config, self.model.dtype
         machine = measure_machine(self.model.device, dtype)
-        return sum(decode_floor(config, step.context_lens, dtype, machine).seconds for step in run.decode_steps)
+        return sum(decode_floor(config, lens, dtype, machine).seconds for lens in run.decode_steps.values())

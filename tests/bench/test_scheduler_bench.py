@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roseinfer.bench.scheduler import ServerRun, Workload, make_workload, serve, summarize, words_as_tokens
+from roseinfer.bench.scheduler import ServerRun, Workload, serve, summarize, words_as_tokens
 from roseinfer.bench.scheduler.serve import MODES
 from roseinfer.engine.as_stage import EngineStage
 from roseinfer.reference import reference_generate
@@ -19,7 +19,7 @@ PROMPTS = ("a b c", "a", "d e f g h", "b b", "c a d")
 
 
 def words(prompts: tuple[str, ...] = PROMPTS, vocab_size: int = 64, **params) -> Workload:
-    return make_workload(prompts, words_as_tokens(vocab_size), SamplingParams(**params))
+    return Workload(prompts, words_as_tokens(vocab_size), SamplingParams(**params))
 
 
 def ticks():
@@ -29,7 +29,12 @@ def ticks():
 
 def stamps(run: ServerRun) -> list[tuple[float, float, float]]:
     """When each request was first scheduled, had its first token, and its last."""
-    return [(r.first_scheduled, r.times.steps[0].finish, r.times.ended) for r in run.requests]
+    return [(own.first_scheduled, own.steps[0].finish, own.ended) for own in run.times]
+
+
+def prompt_tokens(run: ServerRun) -> list[int]:
+    """The tokens of prompts that each step computed."""
+    return [step["prompt_tokens"] for step in run.to_dict()["steps"]]
 
 
 @pytest.fixture
@@ -46,8 +51,8 @@ def test_tokens_are_those_of_the_plain_loop_in_every_mode(small, vocab, mode, st
     work = words(vocab_size=vocab, max_tokens=7, ignore_eos=True)
     run, _ = serve(mode, stage, small, work, max_batch_size=2)
     expected = reference_generate(small, [work.encode(p) for p in PROMPTS], max_tokens=7)
-    assert [list(request.output_ids) for request in run.requests] == expected
-    assert [request.prompt_len for request in run.requests] == [3, 1, 5, 2, 3]
+    assert [seq.output_ids for seq in run.seqs] == expected
+    assert [seq.num_prompt_tokens for seq in run.seqs] == [3, 1, 5, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -56,27 +61,18 @@ def test_tokens_are_those_of_the_plain_loop_in_every_mode(small, vocab, mode, st
 @pytest.mark.parametrize("stage", DRIVEN, ids=lambda stage: stage.name)
 def test_batches_of_each_mode(small, vocab, mode, batch_sizes, stage):
     run, _ = serve(mode, stage, small, words(vocab_size=vocab, max_tokens=4, ignore_eos=True), max_batch_size=4)
-    assert [step.batch_size for step in run.decode_steps] == batch_sizes
-    assert run.completion_tokens == 20 and run.prompt_tokens == 14 == sum(step.prompt_tokens for step in run.steps)
+    assert [len(lens) for lens in run.decode_steps.values()] == batch_sizes
+    assert run.completion_tokens == 20 and run.prompt_tokens == 14 == sum(prompt_tokens(run))
     longest = {"naive": (4,), "offline": (4, 2, 6, 3, 4), "online": (4, 2, 6, 3)}[mode]
-    assert sorted(run.decode_steps[0].context_lens) == sorted(longest)
+    assert sorted(next(iter(run.decode_steps.values()))) == sorted(longest)
 
 
 def test_the_engine_computes_prompts_together_and_a_stage_one_by_one(small, vocab):
     work = words(vocab_size=vocab, max_tokens=2, ignore_eos=True)
     prompts = {
-        stage.name: [step.prompt_tokens for step in serve("offline", stage, small, work)[0].steps]
-        for stage in (SelectAppend, EngineStage)
+        stage.name: prompt_tokens(serve("offline", stage, small, work)[0]) for stage in (SelectAppend, EngineStage)
     }
     assert prompts == {SelectAppend.name: [3, 1, 5, 2, 3, 0], "engine": [14, 0]}
-
-
-@pytest.mark.parametrize("prefix_caching", [True, False])
-def test_the_engine_shares_prefixes_unless_told_not_to(small, vocab, prefix_caching):
-    prompt = " ".join(["a"] * 70)  # more than a block
-    work = words((prompt, prompt), vocab, max_tokens=2, ignore_eos=True)
-    run, _ = serve("naive", EngineStage, small, work, prefix_caching=prefix_caching)
-    assert [step.prompt_tokens for step in run.steps if step.prompt_tokens] == [70, 6 if prefix_caching else 70]
 
 
 def test_what_is_timed(small, vocab):
@@ -85,11 +81,11 @@ def test_what_is_timed(small, vocab):
     run, _ = serve("online", SelectAppend, small, work, max_batch_size=2, clock=ticks())
     # texts 0-1, 2-3, 4-5; all come at 6; a 7-8, b 9-10, {a, b} 11-12, 13-14; c 15-16, alone 17-18, 19-20
     assert stamps(run) == [(7, 8, 14), (9, 10, 14), (15, 16, 20)]
-    assert {r.times.arrival for r in run.requests} == {6}
-    assert (run.prefill_seconds, run.decode_seconds, run.total_seconds) == (6, 4, 10)
-    assert [r.ttft for r in run.requests] == [2, 2, 2]  # its text and its prompt
-    assert [r.tpot for r in run.requests] == [3, 2, 2]  # with the prefill of the one after it
-    assert [r.latency for r in run.requests] == [8, 6, 6]
+    assert {own.arrival for own in run.times} == {6}
+    assert (run.decode_seconds, run.total_seconds) == (4, 10)
+    assert run.ttft == [2, 2, 2]  # its text and its prompt
+    assert run.tpot == [3, 2, 2]  # with the prefill of the one after it
+    assert run.latency == [8, 6, 6]
     figures = {stat.metric: stat.values for stat in summarize([run, run])}
     assert figures == {
         "Decode time": (4, 4),
@@ -108,25 +104,18 @@ def test_what_is_timed_of_the_engine(small, vocab):
     run, _ = serve("online", EngineStage, small, work, max_batch_size=2, clock=ticks())
     # texts until 5; all come at 6; {a, b} 7-10, 11-14, 15-18; c 19-22, 23-26, 27-30
     assert stamps(run) == [(7, 10, 18), (7, 10, 18), (19, 22, 30)]
-    assert (run.prefill_seconds, run.decode_seconds) == (3 + 2 * 3, 4 * 3)
+    assert (run.decode_seconds, run.total_seconds) == (4 * 3, 3 + 2 * 3 + 4 * 3)
 
 
 def test_tokenizing_before_the_run_takes_no_time(small, vocab):
-    work = make_workload(("a", "b"), words_as_tokens(vocab), SamplingParams(max_tokens=2, ignore_eos=True), pretok=True)
+    work = Workload(("a", "b"), words_as_tokens(vocab), SamplingParams(max_tokens=2, ignore_eos=True), pretok=True)
     run, _ = serve("offline", SelectAppend, small, work, clock=ticks())
-    assert [r.encode_seconds for r in run.requests] == [0, 0] and [r.ttft for r in run.requests] == [1, 1]
-
-
-def test_naive_serves_one_request_to_its_end_before_the_next(small, vocab):
-    work = words(("a", "b"), vocab, max_tokens=3, ignore_eos=True)
-    run, _ = serve("naive", SelectAppend, small, work, clock=ticks())
-    first, second = run.requests
-    assert first.times.ended < second.first_scheduled
+    assert run.encode_seconds == [0, 0] and run.ttft == [1, 1]
 
 
 def test_p50_and_mean_are_over_runs_and_of_latencies_the_median_request(small, vocab):
     params = SamplingParams(max_tokens=2, ignore_eos=True)
-    work = make_workload(("a", "b", "c"), words_as_tokens(vocab), params, pretok=True)
+    work = Workload(("a", "b", "c"), words_as_tokens(vocab), params, pretok=True)
     slow = iter([0, 0, 1, 1, 2, 2, 12, 12, 13])
     shown = ticks()
     runs = [serve("offline", SelectAppend, small, work, clock=clock)[0] for clock in (lambda: next(slow), shown, shown)]
@@ -141,20 +130,20 @@ def test_p50_and_mean_are_over_runs_and_of_latencies_the_median_request(small, v
 def test_a_request_that_stops_leaves_its_place_to_others_and_its_token_is_counted(small, vocab, stage):
     greedy = words(vocab_size=vocab, max_tokens=6, ignore_eos=True)
     full, _ = serve("offline", stage, small, greedy)
-    stop = full.requests[2].output_ids[1]
+    stop = full.seqs[2].output_ids[1]
     work = words(vocab_size=vocab, max_tokens=6, ignore_eos=True, stop_token_ids=(stop,))
     run, _ = serve("online", stage, small, work, max_batch_size=2)
-    for request, whole in zip(run.requests, full.requests, strict=True):
+    for seq, whole in zip(run.seqs, full.seqs, strict=True):
         ids = whole.output_ids
         cut = ids.index(stop) + 1 if stop in ids else len(ids)
-        assert request.output_ids == ids[:cut]
-    assert sum(step.batch_size for step in run.steps) == run.completion_tokens - len(PROMPTS)
+        assert seq.output_ids == ids[:cut]
+    assert sum(map(len, run.context_lens.values())) == run.completion_tokens - len(PROMPTS)
 
 
 def test_a_request_of_one_token_has_no_tpot(small, vocab):
     work = words(vocab_size=vocab, max_tokens=1)
     run, _ = serve("online", SelectAppend, small, work)
-    assert run.decode_steps == [] and {len(r.output_ids) for r in run.requests} == {1}
+    assert run.decode_steps == {} and {len(seq.output_ids) for seq in run.seqs} == {1}
     assert [stat.metric for stat in summarize([run])] == [
         "Decode time",
         "Total time",
@@ -177,16 +166,19 @@ def test_nothing_is_lost(small, lengths, max_tokens, max_batch_size, stop):
     work = words(prompts, small.config.vocab_size, **params)
     stages = []
 
-    def check(stage):
-        stage.tables.check()
-        stages.append(stage)
+    class Checked(SelectAppend):
+        def next_tokens(self, seqs):
+            tokens = super().next_tokens(seqs)
+            self.tables.check()
+            stages.append(self)
+            return tokens
 
-    run, _ = serve("online", SelectAppend, small, work, max_batch_size, after_step=check)
-    for request in run.requests:
-        ended = request.output_ids[-1] in stop or len(request.output_ids) == max_tokens
-        assert ended and not set(request.output_ids[:-1]) & stop
-    assert all(step.batch_size <= max_batch_size for step in run.steps)
-    assert sum(step.batch_size for step in run.steps) == run.completion_tokens - len(prompts)
+    run, _ = serve("online", Checked, small, work, max_batch_size)
+    for seq in run.seqs:
+        ended = seq.output_ids[-1] in stop or len(seq.output_ids) == max_tokens
+        assert ended and not set(seq.output_ids[:-1]) & stop
+    assert all(len(lens) <= max_batch_size for lens in run.context_lens.values())
+    assert sum(map(len, run.context_lens.values())) == run.completion_tokens - len(prompts)
     if stages:
         assert stages[-1].num_free_blocks == stages[-1].tables.num_blocks and len(stages[-1].tables) == 0
 
@@ -196,7 +188,7 @@ def test_a_profile_has_three_steps_and_its_run_goes_on(small, vocab):
     run, trace = serve("online", SelectAppend, small, work, max_batch_size=5, profile=True)
     assert trace.count("roseinfer.decode_step_sessions.total") == 3
     assert trace.metadata["warmup"] == 2
-    assert [step.batch_size for step in run.decode_steps] == [5] * 8
+    assert [len(lens) for lens in run.decode_steps.values()] == [5] * 8
 
 
 def test_bad_input(small, vocab):
@@ -213,16 +205,17 @@ def test_bad_input(small, vocab):
         words(("a", "  "), vocab)
 
 
-def test_pretok_encodes_once_and_before(vocab):
+def test_pretok_encodes_once_and_before(small):
     calls = []
 
     def encode(text):
         calls.append(text)
         return [1]
 
-    early = make_workload(["x", "x", "y"], encode, SamplingParams(), pretok=True)
-    calls.clear()
-    assert early.encode("x") == [1] and early.encode("x") is not early.encode("x") and calls == []
-    late = make_workload(["x"], encode, SamplingParams())
-    calls.clear()
-    assert late.encode("x") == [1] and calls == ["x"]
+    for pretok, in_the_run in ((True, []), (False, ["x", "x", "y"])):
+        work = Workload(["x", "x", "y"], encode, SamplingParams(max_tokens=1), pretok)
+        assert sorted(calls) == ["x", "y"]
+        calls.clear()
+        serve("online", SelectAppend, small, work)
+        assert calls == in_the_run
+        calls.clear()

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from course.posts.data import post_facts
+from roseinfer.bench.scheduler import MODES
 from roseinfer.benchmark_scheduler import chosen_stage, main, parser
 from roseinfer.profiling import Trace
 from stages import BlockTable, NumbaPaged, VectorizedGather
@@ -66,8 +67,9 @@ def shape_of(printed: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\d+\\\.(\d+)", lambda m: rf"\d+\.\d{{{len(m[1])}}}", re.escape(printed)))
 
 
-def test_the_command_of_post_000(capsys, tmp_path, monkeypatch):
+def test_the_command_of_post_000(capsys, tmp_path, monkeypatch, small):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("roseinfer.benchmark_scheduler.load_model", lambda *spec, **where: small)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # nor does a test download a tokenizer
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     assert main(here(post_facts("000")["command"])) == 0
@@ -128,17 +130,7 @@ def test_all_modes_print_each_run_and_then_the_summaries(capsys):
     argv = ["--hf-model-id", "tiny", "--prompts", "Return a", "None", "--max-new-tokens", "2", "--mode", "all"]
     assert main([*argv, "--repeat-runs", "2", "--warmup-runs", "0", "--print-per-run"]) == 0
     headings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("===")]
-    assert headings == [
-        "=== naive ===",
-        "=== offline ===",
-        "=== online ===",
-        "=== naive ===",
-        "=== offline ===",
-        "=== online ===",
-        "=== naive summary ===",
-        "=== offline summary ===",
-        "=== online summary ===",
-    ]
+    assert headings == [f"=== {mode}{end} ===" for mode in MODES for end in ("", "", " summary")]
 
 
 def test_sampling_draws_the_same_tokens_in_every_run(tmp_path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import re
-from types import SimpleNamespace
 
 import pytest
 from matplotlib import pyplot
@@ -13,10 +12,6 @@ from matplotlib_inline.backend_inline import _fetch_figure_metadata
 from PIL import Image
 
 from course import teach
-from course.posts.post003.budgets import curves
-from course.posts.post003.executors import timeline
-from course.posts.post004.run import AFTER, BEFORE
-from course.posts.post004.tables import draw_rows
 from course.teach.journal.predictions import Guess, Predictions
 from roseinfer.display.figure import apply_style
 from stages import NaiveCat
@@ -47,22 +42,10 @@ def of_the_seam(model):
     return [teach.draw_seam(NaiveCat, model, [3, 7]).png]
 
 
-def of_posts():
-    done = [SimpleNamespace(began=n, ended=n + 0.5) for n in range(3)]
-    run = SimpleNamespace(device=SimpleNamespace(done=done), busy=0.5)
-    steps = [SimpleNamespace(num_tokens=32, scheduled=0.0, finish=0.1)]
-    served = SimpleNamespace(requests=[1, 2], seconds=3.0, steps=steps)
-    return [
-        draw_rows({BEFORE: [3, 4], AFTER: [1, 0]}).png,
-        timeline({"in turn": run}).png,
-        curves({32: {"requests_per_second": 2.0, "full_ms": 5.0}}, {32: served}).png,
-    ]
-
-
 OF_RUNS = pytest.param(of_recorded_runs, marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("pictures", [of_guesses, OF_RUNS, of_a_figure, of_the_seam, of_posts])
+@pytest.mark.parametrize("pictures", [of_guesses, OF_RUNS, of_a_figure, of_the_seam])
 def test_a_picture_on_the_page_reads_on_both_themes(pictures, grouped, styled):
     found = pictures(grouped) if pictures is of_the_seam else pictures()
     assert found

@@ -10,9 +10,8 @@ from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.profiling.slice_rule import COLON_IS_FREE_FROM, torch_version
 
-from ..data import post_facts
 from ..posted_command import parsed
-from ..report.content import NotRun, PostReport
+from ..report.content import PostReport
 from ..report.setting import Setting
 from . import tables
 from .run import AFTER, BEFORE, arguments, measure
@@ -27,7 +26,6 @@ def engines(setting: Setting) -> list[PlannedEngine]:
 def reproduce(setting: Setting) -> PostReport:
     """Reproduce the post. Raises ValueError for a model that is not found or does not fit."""
     measured = measure(setting)
-    args, before = measured.args, measured.profiled[BEFORE][0]
     sections = [
         tables.command(measured),
         tables.ops_table(measured, "gather_after", BEFORE),
@@ -37,32 +35,6 @@ def reproduce(setting: Setting) -> PostReport:
         tables.self_time(measured),
         tables.arithmetic(measured),
     ]
-    arguments = {
-        "model": args.hf_model_id,
-        "dtype": setting.dtype,
-        "before": BEFORE,
-        "after": AFTER,
-        "num_requests": args.num_requests,
-        "max_batch_size": args.max_batch_size,
-        "max_new_tokens": args.max_new_tokens,
-        "decode_steps": len(before.steps),
-        "repeats": len(measured.raced[BEFORE]),
-    }
-    return setting.report("000", arguments, sections, not_run(setting))
-
-
-def not_run(setting: Setting) -> list[NotRun]:
-    facts = post_facts("000")
-    parts = [
-        NotRun("the post's checkpoint", "its author's file, by its name an untrained GPT-2 small: so is random:gpt2"),
-    ]
-    if torch_version() >= COLON_IS_FREE_FROM:
-        needs = "an environment with such a version; the rule that explains the difference is in "
-        torch_then = f"torch {facts['torch']}, which the post's slice counts belong to"
-        parts.append(NotRun(torch_then, f"{needs}roseinfer/profiling/slice_rule.py"))
-    if setting.quick:
-        parts.append(NotRun("what the change gains: a single run shows nothing", "the command without --quick"))
-    if not setting.on_gpu:
-        what = "the device rows of the span table, and the gaps of the device that the post's picture shows"
-        parts.append(NotRun(what, "an NVIDIA GPU; the post does not name its own"))
-    return parts
+    arguments = measured.chosen("num_requests", "max_batch_size", "max_new_tokens")
+    arguments |= {"before": BEFORE, "after": AFTER, "repeats": len(measured.raced[BEFORE])}
+    return setting.report("000", arguments, sections, {"colon_is_free": torch_version() >= COLON_IS_FREE_FROM})

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
-import torch
-
-from roseinfer.bench.interleave import interleaved
 from roseinfer.bench.scheduler import ServerRun
 from roseinfer.profiling import Trace
 
@@ -42,18 +37,13 @@ def arguments(setting: Setting) -> list[str]:
 def measure(setting: Setting) -> Measured:
     command = PostedCommand.load(setting, arguments(setting))
 
-    def run(stage: str, profile: bool = False) -> tuple[ServerRun, Any]:
-        torch.manual_seed(0)  # both stages draw the same tokens
-        return command.serve(setting.stages[stage], profile=profile)
-
-    def unprofiled(stage: str) -> ServerRun:
-        return run(stage)[0]
-
     profiled = {}
     for stage in (BEFORE, AFTER):
         setting.say(f"the post's command, profiled: {stage}")
-        profiled[stage] = run(stage, profile=True)
+        run, trace = command.serve(setting.stages[stage], profile=True)
+        assert trace is not None, "a profiled run has a trace"
+        profiled[stage] = run, trace
     repeats = 1 if setting.quick else REPEATS
     setting.say(f"without the profiler, in turn: {repeats} runs each")
-    raced = interleaved({stage: partial(unprofiled, stage) for stage in (BEFORE, AFTER)}, repeats)
+    raced = command.race({stage: setting.stages[stage] for stage in (BEFORE, AFTER)}, repeats)
     return Measured(**vars(command), profiled=profiled, raced=raced)

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 import pandas as pd
 
 from roseinfer.bench.scheduler import ServerRun
-from roseinfer.bench.scheduler.output import run_figures
+from roseinfer.bench.scheduler.figures import run_figures
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.models.load import shape_of
 from roseinfer.profiling import Trace
 from roseinfer.profiling.slice_rule import COLON_IS_FREE_FROM, torch_version
 
-from ..data import COMPUTED, POSTS, Source, fact_text, post_facts, post_table, source_of
-from ..report.content import Fact, Grid, Time, change, change_verdict, judge
+from ..data import COMPUTED, POSTS, Source, post_facts, post_table, source_of
+from ..report.content import Fact, Grid, Time, change, change_verdict, judge, times_beside
 from ..report.template import Values
 from .counts import MEMSET_BELOW, DecodeBatch
 from .run import AFTER, BEFORE, Measured
@@ -48,17 +48,11 @@ def command(m: Measured) -> Values:
         for metric, (rule, why) in rules.items()
     ]
     floors = {"Elapsed (decode/run)": m.floor_seconds(m.profiled[BEFORE][0])}
-    times = [
-        Time(f"{metric}, {when}", row["unit"], row[when], ours[when][metric], floors.get(metric))
-        for when in ours
-        for metric, row in theirs.iterrows()
-        if metric not in rules
-    ]
     return {
         "repeats": repeats,
         "command": m.lines(BEFORE, AFTER),
         "facts": facts,
-        "times": times,
+        "times": times_beside(theirs.drop(index=list(rules)), ours, floors),
         **race(m),
         "samples": {stage: [run_figures(run) for run in runs] for stage, runs in m.raced.items()},
     }
@@ -77,7 +71,7 @@ def race(m: Measured) -> Values:
 
 def recorded_batch(m: Measured, run: ServerRun) -> DecodeBatch:
     """Return the first step in the trace."""
-    cached = [length - 1 for length in run.decode_steps[FIRST_RECORDED].context_lens]
+    cached = [length - 1 for length in list(run.decode_steps.values())[FIRST_RECORDED]]
     c = m.model.config
     return DecodeBatch(
         c.num_layers, c.num_kv_heads, c.head_dim, BLOCK_SIZE, cached, on_cpu=m.model.device.type == "cpu"
@@ -187,15 +181,10 @@ def arithmetic(m: Measured) -> Values:
         "gather_after": one_longest.gather_ops(),
     }
     return {
-        "layers": layers,
-        "batch_size": batch_size,
-        "requests": about["num_requests"],
         "before": posted["append_before"],
         "after": posted["append_after"],
         "slices": posted["gather_after"]["aten::slice"],
         "slices_of_equal": equal.gather_ops()["aten::slice"],
-        "default_batch": fact_text(about, "max_batch_size_default"),
-        "torch": fact_text(about, "torch"),
         "facts": [
             judge(f"{op}, {table}", int(n), reckoned[table].get(op, 0))
             for table, counts in posted.items()

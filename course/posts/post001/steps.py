@@ -8,8 +8,8 @@ import pandas as pd
 
 from roseinfer.profiling.traces.phases import PHASES, STEP
 
-from ..data import COMPUTED, Source, fact_text, post_facts, post_table, source_of
-from ..report.content import Fact, Grid, Time, judge
+from ..data import COMPUTED, Source, post_facts, post_table
+from ..report.content import Fact, Grid, Ruled, Time, judge, judged
 from ..report.template import Values
 from .measure import Batch, Measurements, by_batch, labels_ms, unlabelled_ms
 
@@ -20,20 +20,18 @@ FROM_ITS_TABLES = Source(COMPUTED, "the batch over its tokens a second, and its 
 
 def phases(m: Measurements) -> Values:
     """Compare the post's table of three labelled phases with the phases here."""
-    facts, shares = post_facts("001"), by_batch("phases")["forward_share"]
+    shares = by_batch("phases")["forward_share"]
     return {
         "least_share": f"{shares.min():.1%}",
         "most_share": f"{shares.max():.1%}",
         "stage": m.stage,
         "config": m.sizes.config,
         "prompt_len": m.prompt_len,
-        "prompts": fact_text(facts, "prompts"),
         "steps": len(m.batches[0].labelled[STEP]),
         "has_device_times": m.has_device_times,
         "bounds": ", ".join(f"{batch.floor.bound} at batch {batch.size}" for batch in m.batches),
         "times": [time for batch in m.batches for time in _phase_times(batch)],
         "labels": [[LABELS[phase], name] for phase, name in PHASES.items()],
-        "posted_kernels": facts["kernels"].items(),
         "kernels": [(b.size, kernel, f"{share:.1%}") for b in m.batches for kernel, share in b.profile.kernels.items()],
         "samples": {f"batch {batch.size}": {"host_ms": batch.host, "device_ms": batch.device} for batch in m.batches},
     }
@@ -81,7 +79,6 @@ def _what_the_post_subtracts() -> Values:
     copies = 2 * layers * many
     return {
         "left": _post_printed()[-1],
-        "label_time": fact_text(facts, "label_time"),
         "layers": layers,
         "copies": copies,
         "write_us": f"{1e3 * by_batch('phases').loc[many, 'write_ms'] / copies:.2f}",
@@ -138,22 +135,14 @@ def _cat_times(batch: Batch) -> list[Time]:
 
 def _writes(batch: Batch, num_layers: int) -> list[Fact]:
     calls, at = batch.profile.calls["append"], f"write_decode_kv, batch {batch.size}"
-    facts = post_facts("001")
-    each, layers, seen = facts["write"]["copies_per_layer_and_sequence"], facts["num_layers"], source_of(facts, "write")
-    copies, puts = each * layers * batch.size, 2 * num_layers
-    counted = Source(COMPUTED, f"{layers} layers x sequences x {each}, as {seen}")
     why = f"one index_put_ for K and one for V in each of {num_layers} layers, whatever the batch, and no copy"
-    return [
-        judge(f"copy_ in {at}", copies, calls["aten::copy_"], rule=0, why=why, source=counted),
-        judge(
-            f"index_put_ in {at}",
-            facts["write"]["index_put_per_layer"] * layers,
-            calls["aten::index_put_"],
-            rule=puts,
-            why=why,
-            source=seen,
-        ),
-    ]
+    return judged(
+        "001",
+        {
+            f"copy_ in {at}": Ruled(calls["aten::copy_"], 0, why),
+            f"index_put_ in {at}": Ruled(calls["aten::index_put_"], 2 * num_layers, why),
+        },
+    )
 
 
 def gather(m: Measurements) -> Values:
@@ -161,19 +150,20 @@ def gather(m: Measurements) -> Values:
     facts = post_facts("001")
     example, theirs, ours = facts["python_gather"], facts["num_layers"], m.sizes.shape.num_layers
     size, tokens = example["batch_size"], example["cached_tokens"]
-    what = f"scalar reads of the Python gather: {theirs} layers x {size} sequences x {tokens} tokens"
+    reads = f"scalar reads of the Python gather: {theirs} layers x {size} sequences x {tokens} tokens"
+    why = f"two a layer: {ours} layers here, {theirs} in the post"
+    calls = {batch.size: batch.profile.calls["gather"]["aten::index"] for batch in m.batches}
     return {
         "prompt_len": m.prompt_len,
         "facts": [
-            judge(what, example["scalar_reads"], theirs * size * tokens, why="layers x sequences x tokens"),
-            *(_indexing_calls(batch, theirs, ours) for batch in m.batches),
+            judge(reads, example["scalar_reads"], theirs * size * tokens),
+            *judged(
+                "001",
+                {
+                    f"calls that index the cache in gather_batch_kv, batch {n}": Ruled(called, 2 * ours, why)
+                    for n, called in calls.items()
+                },
+            ),
         ],
-        "rows": [[b.size, ours * b.size * m.prompt_len, b.profile.calls["gather"]["aten::index"]] for b in m.batches],
+        "rows": [[n, ours * n * m.prompt_len, called] for n, called in calls.items()],
     }
-
-
-def _indexing_calls(batch: Batch, theirs: int, ours: int) -> Fact:
-    what = f"calls that index the cache in gather_batch_kv, batch {batch.size}"
-    calls, why = batch.profile.calls["gather"]["aten::index"], f"two a layer: {ours} layers here, {theirs} in the post"
-    source = Source(COMPUTED, f"{theirs} layers, K and V; the post shows the call for K, its public repository both")
-    return judge(what, 2 * theirs, calls, rule=2 * ours, why=why, source=source)

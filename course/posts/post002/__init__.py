@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from roseinfer.engine.block_manager import BlockManager
 from roseinfer.models.weights import prepared_copy
 from roseinfer.planning.sizes import PlannedEngine
 
 from ..data import post_facts
-from ..report.content import NotRun, PostReport
+from ..report.content import PostReport, judged
 from ..report.setting import Setting
+from ..report.template import Values
 from .aborts import abort_section
 from .arrays import dtype_section, write_section
-from .load import load_section
 from .order import SEED, order_section
 from .qkv import qkv_section
 from .steps import greedy_section, padding_section, prefill_section, warm_up_section
@@ -46,27 +47,18 @@ def reproduce(setting: Setting) -> PostReport:
         warm_up_section(about, config, model),
         prefill_section(about, config, model),
         padding_section(about, config, model),
-        greedy_section(about, config, model),
-        abort_section(about, config, model),
+        greedy_section(config, model),
+        abort_section(config, model),
     ]
     setting.say("products of q, k and v")
     qkv = qkv_section(about, setting)
     setting.say(f"{about['num_requests']:,} requests, simulated in two orders")
     order = order_section(about)
     sections = [load_section(about), order, *on_engine, dtype_section(about), write_section(about), qkv]
-    return setting.report("002", {"model": config.model, "seed": SEED}, sections, not_run(about))
+    return setting.report("002", {"model": config.model, "seed": SEED}, sections)
 
 
-def not_run(about: Mapping[str, Any]) -> list[NotRun]:
-    return [
-        NotRun(
-            "the seconds that longest output first saves",
-            f"the post's machine ({about['hardware']}) and its output lengths, which it does not give",
-        ),
-        NotRun(
-            "times of its steps: what types, argmax, warm-up, prefills and joined weights gain there",
-            f"the post's machine ({about['hardware']}); it gives no times for them either",
-        ),
-        NotRun("its server and shared memory under the load test", "a server; the requests alone are simulated above"),
-        NotRun(f"gains that the post quotes ({about['quoted_gains']})", "those systems; the post did not measure them"),
-    ]
+def load_section(about: Mapping[str, Any]) -> Values:
+    columns = -(-about["seq_length"] // about["block_size"])
+    blocks = BlockManager(about["num_blocks"], about["block_size"], about["decode_batch_size"], columns)
+    return {"facts": judged("002", {"columns of a block table in the warm-up": blocks.table.ids.shape[1]})}

@@ -7,8 +7,7 @@ The engine by itself would end a request only one token later: as in the post, w
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from roseinfer.drive import drive
 from roseinfer.engine.engine import Engine
@@ -17,9 +16,8 @@ from roseinfer.models import Model
 from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.sequence import SamplingParams, Sequence
 
-from ..data import source_of
 from ..planned import engine_of
-from ..report.content import Exact, judge, judge_claim
+from ..report.content import Exact, Ruled, judged
 from ..report.template import Values
 from .steps import prompts_of
 
@@ -67,7 +65,7 @@ def run_out(engine: Engine, prompts: list[list[int]], wanted: list[int], abort: 
     return [len(seq.output_ids) for seq in seqs]
 
 
-def abort_section(about: Mapping[str, Any], config: PlannedEngine, model: Model) -> Values:
+def abort_section(config: PlannedEngine, model: Model) -> Values:
     draw = random.Random(SEED).random
     wanted = [1 + int(LONGEST * draw()) for _ in range(config.max_num_seqs)]
     prompts = prompts_of(config, model)
@@ -82,40 +80,21 @@ def abort_section(about: Mapping[str, Any], config: PlannedEngine, model: Model)
     bug, fixed, half = ABORTS
     size = config.block_size
     never_back = sum(-(-(len(p) + n - 1) // size) for p, n in zip(prompts, wanted, strict=True))
-    gives_back = source_of(about, "claims.abort_gives_back_blocks")
     return {
         "num_requests": len(wanted),
         "wanted": sum(wanted),
         "num_blocks": config.num_blocks,
         "refusal": refusal(model),
         "rows": rows,
-        "facts": [
-            judge_claim(
-                about,
-                "claims.extra_steps_with_the_bug",
-                "steps a request runs too long, with the bug",
-                extra[bug],
-                rule=1,
-                why="one step past what it asked for",
-            ),
-            judge_claim(
-                about,
-                "claims.extra_steps_fixed",
-                "steps a request runs too long, fixed",
-                extra[fixed],
-                rule=0,
-                why="aborted before the next step",
-            ),
-            judge("blocks that are never freed, fixed", 0, held[fixed], why="an abort frees them", source=gives_back),
-            judge(
-                "blocks that are never freed, if a request is only marked",
-                0,
-                held[half],
-                rule=never_back,
-                why="all that its tokens took",
-                source=gives_back,
-            ),
-        ],
+        "facts": judged(
+            "002",
+            {
+                "steps a request runs too long, with the bug": extra[bug],
+                "steps a request runs too long, fixed": extra[fixed],
+                "blocks that are never freed, fixed": held[fixed],
+                "blocks that are never freed, if a request is only marked": Ruled(held[half], never_back),
+            },
+        ),
     }
 
 

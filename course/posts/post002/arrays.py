@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from roseinfer.profiling.clock import seconds_of
 
 from ..data import post_table
-from ..report.content import Exact, Fact, Time, judge, judge_claim
+from ..report.content import Exact, Fact, Ruled, judge, judged, times_here
 from ..report.template import Values
-from .token_arrays import ids_of, write_each, write_overlapping
 
 REPEATS = 20
 
@@ -22,7 +22,7 @@ def dtype_section(about: Mapping[str, Any]) -> Values:
     batch, length = about["decode_batch_size"], about["seq_length"]
     step_ms = post_table("003", "steps").set_index("model").loc["7B", "step_ms"]
     facts: list[Fact] = []
-    times: list[Time] = []
+    seconds: dict[str, float] = {}
     rows: list[list[Exact]] = []
     for row in post_table("002", "dtypes").itertuples():
         for when, dtype, printed in (("before", None, row.dtype_before), ("corrected", np.int32, row.dtype_after)):
@@ -31,9 +31,13 @@ def dtype_section(about: Mapping[str, Any]) -> Values:
             what = f"{row.array}, {when}"
             facts.append(judge(f"type of {what}", printed, str(array.dtype), why="NumPy's rules"))
             rows.append([what, str(array.dtype), array.nbytes])
-            seconds = median(seconds_of(make) for _ in range(REPEATS))
-            times.append(Time(f"making {what}", "ms", None, 1e3 * seconds))
-    return {"batch": batch, "length": length, "step_ms": step_ms, "facts": facts, "times": times, "rows": rows}
+            seconds[f"making {what}"] = median(seconds_of(make) for _ in range(REPEATS))
+    return {
+        "step_ms": step_ms,
+        "facts": facts,
+        "times": times_here(seconds),
+        "rows": rows,
+    }
 
 
 def write_section(about: Mapping[str, Any]) -> Values:
@@ -46,16 +50,10 @@ def write_section(about: Mapping[str, Any]) -> Values:
         f"each to its own, {batch} neighbouring slots": (write_each, neighbours),
     }
     counts = {name: prefill_counts(write, slots, num_slots) for name, (write, slots) in cases.items()}
-    right = judge_claim(
-        about,
-        "claims.tokens_in_their_slot",
-        f"requests of a prefill batch of {batch} that find their token in their slot",
-        next(iter(counts.values()))["right"],
-        rule=1,
-        why="only the first slot of the first turn is not written over",
-    )
+    what = f"requests of a prefill batch of {batch} that find their token in their slot"
+    facts = judged("002", {what: Ruled(next(iter(counts.values()))["right"], 1)})
     rows = [[name, *count.values()] for name, count in counts.items()]
-    return {"batch": batch, "slots": num_slots, "facts": [right], "rows": rows}
+    return {"facts": facts, "rows": rows}
 
 
 def prefill_counts(write: Callable[..., np.ndarray], slots: list[int], places: int) -> dict[str, int]:
@@ -69,3 +67,31 @@ def prefill_counts(write: Callable[..., np.ndarray], slots: list[int], places: i
     untouched = np.setdiff1d(np.arange(places), slots)
     lost = int((buffer[untouched] != others[untouched]).sum())
     return {"right": right, "wrong": len(slots) - right, "lost": lost, "repeated": int((writes > 1).sum())}
+
+
+def ids_of(made_by: str, batch_size: int, seq_length: int, dtype: DTypeLike | None) -> Callable[[], np.ndarray]:
+    """Return a maker of ids [batch_size, seq_length]. dtype: None leaves it to NumPy.
+
+    made_by: "full" fills an array with padding, "concatenate" pads one int32 id a sequence with zeros.
+    """
+    given: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
+    if made_by == "full":
+        return lambda: np.full((batch_size, seq_length), 0, **given)
+    token_ids = np.ones((batch_size, 1), dtype=np.int32)
+    return lambda: np.concatenate((token_ids, np.zeros((batch_size, seq_length - 1), **given)), axis=1)
+
+
+def write_overlapping(token_ids: np.ndarray, slots: Sequence[int], buffer: np.ndarray) -> np.ndarray:
+    """Write the whole batch from each slot on, as the post does. Returns how often each buffer place was written."""
+    writes = np.zeros(len(buffer), dtype=np.int64)
+    for slot in slots:
+        places = slice(slot, slot + len(token_ids))
+        buffer[places] = token_ids
+        writes[places] += 1
+    return writes
+
+
+def write_each(token_ids: np.ndarray, slots: Sequence[int], buffer: np.ndarray) -> np.ndarray:
+    """Write each token to its request's slot. Returns how often each buffer place was written."""
+    buffer[slots] = token_ids
+    return np.bincount(slots, minlength=len(buffer))

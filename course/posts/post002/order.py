@@ -7,22 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from math import log
 from typing import Any
 
-import torch
-
 from roseinfer.arrivals import Arrival
 from roseinfer.engine.policies import ROUND
-from roseinfer.profiling.data_sheets import data_sheet
-from roseinfer.profiling.floors import step_terms
-from roseinfer.simulator import EngineSetting, FloorCost, simulations
+from roseinfer.simulator import EngineSetting, FloorCost, floor_cost, simulations
 from roseinfer.simulator.result import ASSUMPTIONS
 
 from ..data import post_table
-from ..report.content import Exact, Grid, Time, judge_claim
+from ..report.content import Exact, Grid, Ruled, Time, judged
 from ..report.template import Values
-from .load import LLAMA_7B
 
 SEED = 0
-GPU, DTYPE = "RTX 4090", torch.float16
+GPU = "RTX 4090"
 PROMPT_LEN = 16
 FIRST_COME, LONGEST_FIRST = "fcfs", "longest_output"
 NAMES = {FIRST_COME: "first come", LONGEST_FIRST: "longest first"}
@@ -42,10 +37,10 @@ def order_section(about: Mapping[str, Any]) -> Values:
     large, posts = (fewest_steps(runs, pool) for pool in (LARGE_POOL, POST_POOL))
     slots, pool_tokens = about["decode_batch_size"], about["num_blocks"] * about["block_size"]
     most_running = max(pool_tokens / mean_length(about, lengths) for lengths in LENGTHS)
+    decides = f"the pool, which holds about {most_running:.0f} of them, decides how many run, and not the slots"
+    in_small_pool = Ruled(posts, "it depends", decides) if most_running < slots else posts
     posted = [(row.case, float(row.seconds_saved)) for row in post_table("002", "longest_first").itertuples()]
     return {
-        "about": about,
-        "slots": slots,
         "pool_tokens": pool_tokens,
         "budget": budget(about),
         "prompt_len": PROMPT_LEN,
@@ -54,30 +49,14 @@ def order_section(about: Mapping[str, Any]) -> Values:
         "cost": cost.about,
         "assumptions": " ".join(ASSUMPTIONS),
         "round": ROUND,
-        "facts": [
-            judge_claim(
-                about,
-                "claims.faster_order",
-                "faster wherever lengths differ (here: in fewer steps), with room for all slots",
-                large,
-                why="the post's order",
-            ),
-            judge_claim(
-                about,
-                "claims.faster_order",
-                "the same in the post's pool",
-                posts,
-                rule="it depends" if most_running < slots else None,
-                why=f"the pool, which holds about {most_running:.0f} of them, decides how many run, and not the slots",
-            ),
-            judge_claim(
-                about,
-                "claims.fuller_batches",
-                "more slots in use in a step, with room for all of them",
-                fullest_batches(runs),
-                why="the tail is shorter",
-            ),
-        ],
+        "facts": judged(
+            "002",
+            {
+                "faster wherever lengths differ (here: in fewer steps), with room for all slots": large,
+                "the same in the post's pool": in_small_pool,
+                "more slots in use in a step, with room for all of them": fullest_batches(runs),
+            },
+        ),
         "times": [Time(f"saved by longest first, {case} case", "s", seconds, None) for case, seconds in posted],
         "runs": [[*key[:2], NAMES[key[2]], *_figures(row)] for key, row in runs.items()],
         "saved": saved_grid(runs, [seconds for _, seconds in posted]),
@@ -96,13 +75,8 @@ def saved_grid(runs: Runs, posted: Sequence[float]) -> Grid:
 
 
 def step_cost() -> FloorCost:
-    """Make the cost of a step: the floor of a card with a data sheet, because the post's machine has none here."""
-    sheet = data_sheet(GPU)
-    about = (
-        f"step times are a FLOOR: a model of LLaMA-7B's shape in fp16 on an {GPU} ({sheet['source']}), which no real "
-        "step beats; the post's machine is not named."
-    )
-    return FloorCost(about, step_terms(LLAMA_7B, DTYPE), sheet["read_bytes_per_s"], sheet["fp16_flops_per_s"])
+    """Make the floor of a step on a card that has a data sheet; the post's machine is not named."""
+    return floor_cost(GPU, "random:llama-7b", "float16")
 
 
 def simulated(about: Mapping[str, Any]) -> Runs:

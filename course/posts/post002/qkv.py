@@ -12,16 +12,15 @@ from torch import Tensor, nn
 
 from roseinfer.bench.interleave import interleaved
 from roseinfer.kernels.onednn import packs
-from roseinfer.models import Model, load_model, to_hf
+from roseinfer.models import Model, load_model, model_config, to_hf
 from roseinfer.models.linear import PackedLinear
 from roseinfer.models.weights import LAYOUTS, prepared_copy
 from roseinfer.profiling.clock import device_clock, seconds_of
 from roseinfer.stage import PromptAttention
 
-from ..report.content import Time, judge_claim
+from ..report.content import judged, times_here
 from ..report.setting import Setting
 from ..report.template import Values
-from .load import LLAMA_7B
 
 MODELS = ("tiny", "random:tiny-llama")  # GPT-2's architecture, and the post's
 APART = "random:tiny-llama"  # transformers keeps its q, k and v apart
@@ -32,25 +31,16 @@ QUICK_SIZE = 256
 def qkv_section(about: Mapping[str, Any], setting: Setting) -> Values:
     models = {spec: load_model(spec, device=setting.device) for spec in MODELS}
     counts = {f"the engine, {spec}": engine_products(prepared_copy(model)) for spec, model in models.items()}
-    apart = f"transformers, {APART}"
-    counts[apart] = hf_products(models[APART])
+    counts[f"transformers, {APART}"] = hf_products(models[APART])
     rows = about["prefill_batch_size"]
-    size = QUICK_SIZE if setting.quick else LLAMA_7B.hidden_size
+    size = QUICK_SIZE if setting.quick else model_config("random:llama-7b").hidden_size
     return {
-        "before": about["claims"]["qkv_products_before"],
-        "facts": [
-            judge_claim(
-                about,
-                f"claims.qkv_products_{'before' if name == apart else 'after'}",
-                f"products for q, k and v in a layer, {name}",
-                qkv,
-            )
-            for name, (qkv, _) in counts.items()
-        ],
-        "times": [
-            Time(f"{name}, {rows} rows, {size:,} columns", "ms", None, 1e3 * seconds)
-            for name, seconds in race(size, rows, setting).items()
-        ],
+        "facts": judged(
+            "002", {f"products for q, k and v in a layer, {name}": qkv for name, (qkv, _) in counts.items()}
+        ),
+        "times": times_here(
+            {f"{name}, {rows} rows, {size:,} columns": seconds for name, seconds in race(size, rows, setting).items()}
+        ),
         "rows": [[name, qkv, layer] for name, (qkv, layer) in counts.items()],
     }
 

@@ -18,9 +18,8 @@ from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.profiling.clock import device_clock, seconds_of
 from roseinfer.sequence import SamplingParams, Sequence
 
-from ..data import COMPUTED, Source, source_of
 from ..planned import engine_of
-from ..report.content import Time, judge, judge_claim
+from ..report.content import Ruled, judged, times_here
 from ..report.template import Values
 
 PROMPT_LEN, STEPS, REPEATS = 8, 4, 5
@@ -51,30 +50,20 @@ def warm_up_section(about: Mapping[str, Any], config: PlannedEngine, model: Mode
     first, *later = (seconds_of(engine.step, now) for _ in range(2 + REPEATS))
     batch, length = about["prefill_batch_size"], about["warmup_prompt_tokens"]
     return {
-        "batch": batch,
-        "length": length,
-        "slots": about["warmup_slots"],
-        "facts": [
-            judge_claim(
-                about,
-                "warmup_slots",
-                "slots for the tokens of the warm-up's prompts",
-                int(slots.unique().numel()),
-                rule=batch * length,
-                why="a slot for each token",
-            ),
-            judge(
-                "blocks that are taken after the warm-up",
-                0,
-                engine.blocks.num_blocks - free_after,
-                source=Source(COMPUTED, "its warm-up has no request to hold any"),
-            ),
-        ],
-        "times": [
-            Time("the warm-up", "ms", None, 1e3 * warm_up),
-            Time("the first step after it, a prefill", "ms", None, 1e3 * first),
-            Time("a decode step after it, median", "ms", None, 1e3 * median(later)),
-        ],
+        "facts": judged(
+            "002",
+            {
+                "slots for the tokens of the warm-up's prompts": Ruled(int(slots.unique().numel()), batch * length),
+                "blocks that are taken after the warm-up": engine.blocks.num_blocks - free_after,
+            },
+        ),
+        "times": times_here(
+            {
+                "the warm-up": warm_up,
+                "the first step after it, a prefill": first,
+                "a decode step after it, median": median(later),
+            }
+        ),
     }
 
 
@@ -98,32 +87,20 @@ def prefill_section(about: Mapping[str, Any], config: PlannedEngine, model: Mode
     )
     steps = {name: runs[0][0] for name, runs in taken.items()}
     return {
-        "facts": [
-            judge_claim(
-                about, "claims.prefill_steps", f"steps for the first tokens of {batch} prompts", steps["together"]
-            ),
-            judge(
-                "one prompt at a time, as before",
-                batch,
-                steps["one at a time"],
-                source=Source(COMPUTED, f"a prefill for each of {batch} prompts"),
-            ),
-            judge(
-                "steps that a request waits while others decode",
-                int(about["batch_waiting_time"]),
-                steps_waited(engine_of(config, model), prompts),
-                source=source_of(about, "batch_waiting_time"),
-            ),
-        ],
-        "times": [
-            Time(
-                f"first tokens of {batch} prompts of {PROMPT_LEN}, {name}",
-                "ms",
-                None,
-                1e3 * median(seconds for _, seconds in runs),
-            )
-            for name, runs in taken.items()
-        ],
+        "facts": judged(
+            "002",
+            {
+                f"steps for the first tokens of {batch} prompts": steps["together"],
+                "one prompt at a time, as before": steps["one at a time"],
+                "steps that a request waits while others decode": steps_waited(engine_of(config, model), prompts),
+            },
+        ),
+        "times": times_here(
+            {
+                f"first tokens of {batch} prompts of {PROMPT_LEN}, {name}": median(seconds for _, seconds in runs)
+                for name, runs in taken.items()
+            }
+        ),
     }
 
 
@@ -139,27 +116,19 @@ def steps_waited(engine: Engine, prompts: list[list[int]]) -> int:
 
 
 def padding_section(about: Mapping[str, Any], config: PlannedEngine, model: Model) -> Values:
-    batch, length, longest = (about[name] for name in ("prefill_batch_size", "warmup_prompt_tokens", "seq_length"))
+    batch, length = about["prefill_batch_size"], about["warmup_prompt_tokens"]
     engine = engine_of(config, model)
     added(engine, prompts_of(config, model))
     engine.step()
-    step = engine.metrics.history[-1]
+    rows = engine.metrics.history[-1].num_tokens
     return {
-        "batch": batch,
-        "length": length,
-        "facts": [
-            judge(
-                f"rows that a prefill of {batch} prompts of {length} tokens computes",
-                batch * longest,
-                step.num_tokens,
-                rule=batch * length,
-                why="a flat batch has no padding",
-                source=Source(COMPUTED, f"its warm-up pads {batch} prompts to {longest:,}"),
-            )
-        ],
+        "facts": judged(
+            "002",
+            {f"rows that a prefill of {batch} prompts of {length} tokens computes": Ruled(rows, batch * length)},
+        ),
         "rows": [
             *([str(width), batch * width, batch * (width - length)] for width in about["activate_lens"]),
-            ["flat", step.num_tokens, step.num_tokens - batch * length],
+            ["flat", rows, rows - batch * length],
         ],
     }
 
@@ -177,7 +146,7 @@ def real_steps(engine: Engine, prompts: list[list[int]]) -> tuple[Tensor, Tensor
     return torch.cat(logits), torch.cat(tokens)
 
 
-def greedy_section(about: Mapping[str, Any], config: PlannedEngine, model: Model) -> Values:
+def greedy_section(config: PlannedEngine, model: Model) -> Values:
     logits, chosen = real_steps(engine_of(config, model), prompts_of(config, model))
     buffer = logits.amax(dim=-1)
     logprobs = torch.log_softmax(logits, dim=-1)
@@ -186,24 +155,13 @@ def greedy_section(about: Mapping[str, Any], config: PlannedEngine, model: Model
         "num_rows": len(logits),
         "logits_above": int((buffer > 0).sum()),
         "logprobs_above": int((logprobs.amax(dim=-1) > 0).sum()),
-        "batch": about["decode_batch_size"],
-        "vocab": about["vocab_size"],
-        "facts": [
-            judge(
-                "rows whose token, chosen in the step, is the argmax of all logits",
-                len(logits),
-                same,
-                source=Source(COMPUTED, "all of them: the post chooses the same tokens"),
-            ),
-            judge_claim(
-                about,
-                "claims.logprob_buffer",
-                "what output_logprob_shm holds",
-                what_it_holds(buffer, logits),
-                rule="largest logit",
-                why="max of the logits, without the logsumexp subtracted",
-            ),
-        ],
+        "facts": judged(
+            "002",
+            {
+                "rows whose token, chosen in the step, is the argmax of all logits": same,
+                "what output_logprob_shm holds": Ruled(what_it_holds(buffer, logits), "largest logit"),
+            },
+        ),
     }
 
 

@@ -14,12 +14,10 @@ from roseinfer.profiling.data_sheets import data_sheet
 from roseinfer.profiling.floors import step_terms
 
 from ..data import COMPUTED, Source, post_facts, post_table
-from ..report.content import Exact, NotRun, PostReport, Time
+from ..report.content import Exact, PostReport, Time
 from ..report.setting import Setting
 from ..report.template import Values
 from . import budgets, executors, host, times
-
-CARD = "RTX 4090"
 
 
 def engines(setting: Setting) -> list[PlannedEngine]:
@@ -37,24 +35,23 @@ def reproduce(setting: Setting) -> PostReport:
         times_section,
         ratio_section(about, machine),
         budgets.section(about, setting),
-        host.section(about, setting, machine),
+        host.section(setting, machine),
         executors.section(about, setting),
         {"figures": budgets.rows_of_axes()},
     ]
     arguments = {"models": [config.model for config in host.engines(setting)]}
-    return setting.report("003", arguments, sections, [*host.left_out(setting), *not_run(about)])
+    return setting.report("003", arguments, sections, {"too_large": host.too_large(setting)})
 
 
 def ratio_section(about: Mapping[str, Any], machine: Machine) -> Values:
     printed, ratio = about["flop_to_byte"], 1e12 * about["tflops"] / (1e9 * about["read_gb_per_s"])
-    sheet = data_sheet(CARD)
+    sheet = data_sheet(budgets.CARD)
     ratios = {
-        f"{CARD}, as the post has it": ratio,
-        f"{CARD}, tensor cores in fp16": sheet["fp16_flops_per_s"] / sheet["read_bytes_per_s"],
+        f"{budgets.CARD}, as the post has it": ratio,
+        f"{budgets.CARD}, tensor cores in fp16": sheet["fp16_flops_per_s"] / sheet["read_bytes_per_s"],
         f"here: {machine.name}": machine.flops_per_s / machine.read_bytes_per_s,
     }
     return {
-        "about": about,
         "times": [
             Time(
                 "operations for each byte read",
@@ -78,19 +75,3 @@ def reading_rows(about: Mapping[str, Any]) -> list[list[Exact]]:
         ms = 1e3 * gb / about["read_gb_per_s"]
         rows.append([f"{row.model} {row.dtype}", round(gb, 2), round(ms, 2), row.step_ms, f"{ms / row.step_ms:.0%}"])
     return rows
-
-
-def not_run(about: Mapping[str, Any]) -> list[NotRun]:
-    hardware = about["hardware"]
-    return [
-        NotRun(
-            "traces of streams, and the gain of two batches that compute at once (non_blocking)",
-            f"a GPU with streams (the post's: {hardware})",
-        ),
-        NotRun("double_buffer, of which the post finds no gain", f"a GPU with streams (the post's: {hardware})"),
-        NotRun("less throughput with simple_async at a large max_num_batched_tokens", f"the post's {hardware}"),
-        NotRun(
-            f"the comparison with {' and '.join(about['compared_with'])}", f"those versions, and the post's {hardware}"
-        ),
-        NotRun(f"the post's models ({about['model']})", "fp8 weights and a GPU that multiplies them"),
-    ]

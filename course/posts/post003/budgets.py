@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from statistics import median, mode
 from typing import Any
 
 import torch
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 
 from roseinfer.arrivals import Arrival, at_once
 from roseinfer.bench.online.serve import serve
@@ -17,22 +15,20 @@ from roseinfer.bench.race import Run
 from roseinfer.bench.settings import Workload
 from roseinfer.bench.workload import with_prompts
 from roseinfer.blocks import BLOCK_SIZE
-from roseinfer.display.figure import STYLE
 from roseinfer.models import Model, model_config
 from roseinfer.planning.sizes import PlannedEngine
-from roseinfer.profiling.data_sheets import data_sheet
 from roseinfer.profiling.floors import step_terms
-from roseinfer.simulator import Cost, EngineSetting, FloorCost, StepWork, simulations
+from roseinfer.simulator import Cost, EngineSetting, FloorCost, StepWork, floor_cost, simulations
 from roseinfer.simulator.result import ASSUMPTIONS
 
 from ..data import post_facts, post_table
 from ..planned import engine_of
-from ..report.content import Exact, Image, Time, judge_claim
+from ..report.content import Exact, Time, judged
 from ..report.setting import Setting
 from ..report.template import Values
 from .host import most_gain
 
-CARD, DTYPE = "RTX 4090", torch.float16
+CARD = "RTX 4090"
 # The post's two models by their published shapes.
 QWEN_7B = model_config("random:qwen2.5-7b")
 SHAPES = {
@@ -50,7 +46,6 @@ SHAPES = {
 }
 REQUESTS, QUICK_REQUESTS = 16, 6  # of the engine's own runs
 SAME_STEP = 0.05  # a step that is within this of another one takes as long
-COLOUR = "#0072B2"
 
 
 def engine(setting: Setting) -> PlannedEngine:
@@ -64,8 +59,7 @@ def engine(setting: Setting) -> PlannedEngine:
 
 def section(about: Mapping[str, Any], setting: Setting) -> Values:
     simulated = {
-        name: {budget: simulated_run(about, budget, step_cost(about, name)) for budget in about["budgets"]}
-        for name in SHAPES
+        name: {budget: simulated_run(about, budget, step_cost(name)) for budget in about["budgets"]} for name in SHAPES
     }
     config = engine(setting)
     model = setting.load(config)
@@ -76,25 +70,22 @@ def section(about: Mapping[str, Any], setting: Setting) -> Values:
     all_rows = [row for rows in simulated.values() for row in rows.values()]
     spread, held = max(row["spread"] for row in all_rows), {row["held"] for row in all_rows}
     return {
-        "about": about,
         "num_requests": config.max_num_seqs,
         "prompt_len": prompt_len,
         "output_len": output_len,
-        "cost": step_cost(about, "7B").about,
+        "cost": step_cost("7B").about,
         "assumptions": " ".join(ASSUMPTIONS),
-        "host_ms": host_ms(about),
+        "host_ms": host_ms(),
         "card": CARD,
-        "facts": [
-            judge_claim(
-                about,
-                "claims.step_is_bound_by",
-                f"what decides a step's time, within {SAME_STEP:.0%}",
-                "max_num_batched_tokens" if spread < SAME_STEP else "more than max_num_batched_tokens",
-            ),
-            judge_claim(
-                about, "claims.a_step_holds", "what a full step holds once requests run", " or ".join(sorted(held))
-            ),
-        ],
+        "facts": judged(
+            "003",
+            {
+                f"what decides a step's time, within {SAME_STEP:.0%}": (
+                    "max_num_batched_tokens" if spread < SAME_STEP else "more than max_num_batched_tokens"
+                ),
+                "what a full step holds once requests run": " or ".join(sorted(held)),
+            },
+        ),
         "times": [
             time
             for budget, run in served.items()
@@ -103,14 +94,16 @@ def section(about: Mapping[str, Any], setting: Setting) -> Values:
                 Time(f"throughput, budget {budget}", "requests/s", None, len(run.requests) / run.seconds),
             )
         ],
-        "simulated": {
-            name: [simulated_row(budget, row) for budget, row in rows.items()] for name, rows in simulated.items()
-        },
+        "simulated": {name: [shown(budget, row) for budget, row in rows.items()] for name, rows in simulated.items()},
         "served": [
-            [budget, max(step.num_tokens for step in run.steps), len(run.steps), simulated_steps(config, work, budget)]
+            [
+                budget,
+                max(step.num_tokens for step in run.steps),
+                len(run.steps),
+                simulated_row(work.arrivals(None), budget, config.max_num_seqs, step_cost("7B"))["steps"],
+            ]
             for budget, run in served.items()
         ],
-        "curves": curves(simulated["7B"], served),
         "samples": {str(budget): run.record() for budget, run in served.items()},
     }
 
@@ -124,43 +117,36 @@ def lengths(about: Mapping[str, Any], spec: str) -> tuple[int, int]:
 # Simulated
 
 
-def host_ms(about: Mapping[str, Any]) -> float:
+def host_ms() -> float:
     return float(post_table("003", "steps")["host_ms"].iloc[0])
 
 
-def step_cost(about: Mapping[str, Any], name: str) -> FloorCost:
-    sheet = data_sheet(CARD)
-    told = (
-        f"step times are a FLOOR, no measurement: a model of that shape in fp16 on an {CARD} ({sheet['source']}), and "
-        f"{host_ms(about):g} ms of host as the post has it. No real step is faster. The post's 7B is in fp8, of which "
-        "the data sheet tells no rate."
-    )
-    terms = step_terms(SHAPES[name], DTYPE)
-    return FloorCost(told, terms, sheet["read_bytes_per_s"], sheet["fp16_flops_per_s"], host_ms(about) / 1e3)
+def step_cost(name: str) -> FloorCost:
+    """Make the floor of a step on the post's card, with its host work; no rate for the 7B's fp8 is known."""
+    cost = floor_cost(CARD, "random:qwen2.5-7b", "float16", host_ms() / 1e3)
+    return replace(cost, terms=step_terms(SHAPES[name], torch.float16))
 
 
 def simulated_run(about: Mapping[str, Any], budget: int, cost: Cost) -> dict[str, Any]:
     """Simulate a budget, and return the simulation's figures with some about its steps.
 
-    These are ms and host_ms of a step in the mean, full_ms of a full step in the median, the spread of full steps, and
-    what most of them held.
+    These are ms and host_ms of a step in the mean, the spread of full steps, and what most of them held.
     """
     n = about["num_requests"]
     arrivals = at_once(n, prompt_lens=(about["input_len"],) * 2, output_lens=(about["output_len"],) * 2)
     recorded = RecordingCost(cost)
-    (row,) = simulations(arrivals, setting_of(arrivals, budget, n), recorded, policies=["fcfs"], replicas=[1]).rows
+    row = simulated_row(arrivals, budget, n, recorded)
     full = [seconds for work, seconds in recorded.steps if tokens_of(work) == budget]
     ms = 1e3 * row["seconds"] / row["steps"]
     return row | {
         "ms": ms,
         "host_ms": ms * row["host_share"],
-        "full_ms": 1e3 * median(full),
         "spread": max(full) / min(full) - 1,
         "held": usual_holding(recorded, budget),
     }
 
 
-def simulated_row(budget: int, row: Mapping[str, Any]) -> list[Exact]:
+def shown(budget: int, row: Mapping[str, Any]) -> list[Exact]:
     return [
         budget,
         row["steps"],
@@ -201,11 +187,11 @@ class RecordingCost:
         return self.cost.to_dict()
 
 
-def setting_of(arrivals: Sequence[Arrival], budget: int, max_num_seqs: int) -> EngineSetting:
-    """Set the engine as the post's program does: no more sequences than tokens, no prefix cache, and room for all."""
+def simulated_row(arrivals: list[Arrival], budget: int, max_num_seqs: int, cost: Cost) -> dict[str, Any]:
+    """Simulate the post's program: no more sequences than tokens, no prefix cache, and room for all."""
     longest = max(arrival.prompt_len + arrival.output_len for arrival in arrivals)
     max_num_seqs = min(budget, max_num_seqs)
-    return EngineSetting(
+    setting = EngineSetting(
         num_blocks=max_num_seqs * -(-longest // BLOCK_SIZE),
         block_size=BLOCK_SIZE,
         max_num_seqs=max_num_seqs,
@@ -213,13 +199,7 @@ def setting_of(arrivals: Sequence[Arrival], budget: int, max_num_seqs: int) -> E
         max_num_batched_tokens=budget,
         enable_prefix_caching=False,
     )
-
-
-def simulated_steps(config: PlannedEngine, work: Workload, budget: int) -> int:
-    arrivals = work.arrivals(None)
-    setting = setting_of(arrivals, budget, config.max_num_seqs)
-    cost = step_cost(post_facts("003"), "7B")
-    return simulations(arrivals, setting, cost, policies=["fcfs"], replicas=[1]).rows[0]["steps"]
+    return simulations(arrivals, setting, cost, policies=["fcfs"], replicas=[1]).rows[0]
 
 
 # On the engine
@@ -237,30 +217,10 @@ def full_step_seconds(run: Run) -> float:
     return median(step.finish - step.scheduled for step in run.steps if step.num_tokens == most)
 
 
-# The picture
-
-
-@rc_context(STYLE)
-def curves(simulated: Mapping[int, dict[str, Any]], served: Mapping[int, Run]) -> Image:
-    """Draw throughput to the right and latency up, one point per budget, as the post does."""
-    there = [(row["requests_per_second"], row["full_ms"]) for row in simulated.values()]
-    here = [(len(run.requests) / run.seconds, 1e3 * full_step_seconds(run)) for run in served.values()]
-    figure = Figure(figsize=(8, 3.4))
-    titles = (f"simulated floor, 7B, {CARD}", "the engine, here")
-    for ax, points, title in zip(figure.subplots(1, 2), (there, here), titles, strict=True):
-        ax.plot(*zip(*points, strict=True), "o-", color=COLOUR, markersize=4)
-        for (x, y), budget in zip(points, simulated, strict=True):
-            ax.annotate(str(budget), (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)
-        ax.set(title=title, xlabel="requests/s", ylabel="latency of a full step, ms", xlim=(0, None), ylim=(0, None))
-        ax.title.set_fontsize(9)
-    said = ", ".join(f"{budget}: {x:.1f}/s at {y:.1f} ms" for budget, (x, y) in zip(simulated, there, strict=True))
-    return Image.of(figure, f"Throughput and latency for each budget. Simulated: {said}.")
-
-
 def rows_of_axes() -> list[list[Exact | None]]:
     """List the post's figures, and where to find each of their axes here."""
     here = {
-        "time": "the device's timeline is drawn under executors; a trace of CUDA streams needs a GPU",
+        "time": "how long the device is busy is under executors; a trace of CUDA streams needs a GPU",
         "requests/s": "both axes for each budget under the sweep; what doubles, and who gains, under executors",
     }
     return [

@@ -14,30 +14,26 @@ from itertools import pairwise
 from statistics import mean, median
 from typing import Any, TypeVar
 
-from matplotlib import rc_context
-from matplotlib.figure import Figure
-
 from roseinfer.bench.interleave import interleaved
 from roseinfer.bench.ladder import random_prompts
-from roseinfer.display.figure import MIDDLE_INK, STYLE
 from roseinfer.drive import drive
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.metrics import SequenceTimes
 from roseinfer.models import Model
 from roseinfer.models.weights import prepared_copy
 from roseinfer.overlap import Launched, OwnClock
+from roseinfer.planning.definitions import METRICS_BY_NAME
 from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.sequence import SamplingParams, Sequence
 
 from ..data import COMPUTED, KINDS, Source, post_table, source_of
 from ..planned import engine_of
-from ..report.content import Grid, Image, Time, judge
+from ..report.content import Grid, Ruled, Time, judged
 from ..report.setting import Setting
 from ..report.template import Values
 
 BATCH, REQUESTS, TOKENS, PROMPT_LEN = 8, 16, 12, 8
 REPEATS, QUICK_REPEATS = 3, 1
-DRAWN = 6
 IN_TURN, ONE_BEHIND, TWO_IN_FLIGHT = "in turn", "one step behind", "two batches in flight"
 T = TypeVar("T")
 
@@ -97,15 +93,9 @@ class ExecutorRun:
         """Number of tokens that the device computed after the end of a request that had stopped."""
         return self.device.num_tokens - sum(len(seq) - 1 for seq in self.seqs)
 
-    @property
-    def itl(self) -> float:
-        """Mean seconds from a token to the next one of its request."""
-        return mean(b.finish - a.finish for own in self.times for a, b in pairwise(own.steps))
-
-    @property
-    def latency(self) -> float:
-        """Mean seconds from a token's being scheduled to its being there, which is the post's latency."""
-        return mean(step.finish - step.scheduled for own in self.times for step in own.steps)
+    def mean(self, metric: str) -> float:
+        """Return the mean seconds of an engine's metric. Its latency of a token is the post's, too."""
+        return mean(seconds for own in self.times for seconds in METRICS_BY_NAME[metric].values(own))
 
     @property
     def busy(self) -> float:
@@ -117,8 +107,8 @@ class ExecutorRun:
         began = self.times[0].arrival
         return {
             "seconds": self.seconds,
-            "latency": self.latency,
-            "itl": self.itl,
+            "latency": self.mean("latency"),
+            "itl": self.mean("itl"),
             "busy": self.busy,
             "device": [[work.began - began, work.ended - began] for work in self.device.done],
         }
@@ -174,15 +164,14 @@ def section(about: Mapping[str, Any], setting: Setting) -> Values:
         name: sum(a.output_ids == b.output_ids for a, b in zip(own.seqs, counted[IN_TURN].seqs, strict=True))
         for name, own in counted.items()
     }
-    rows, times, samples, drawn = [], [], {}, []
+    rows, times, samples = [], [], {}
     for row in post_table("003", "steps").itertuples():
         name = f"steps of {row.step_ms:g} ms"
         setting.say(f"executors, {name}")
         taken = race(config, model, whole, row.step_ms / 1e3, QUICK_REPEATS if setting.quick else REPEATS)
-        drawn.append({executor: runs[-1] for executor, runs in taken.items()})
         samples[name] = {executor: [each.record() for each in runs] for executor, runs in taken.items()}
         for executor, runs in taken.items():
-            figures = ((REQUESTS / own.seconds, own.latency, own.itl, own.busy) for own in runs)
+            figures = ((REQUESTS / own.seconds, own.mean("latency"), own.mean("itl"), own.busy) for own in runs)
             speed, latency, itl, busy = map(median, zip(*figures, strict=True))
             posted = round(100 * (1 - row.host_ms / row.step_ms), 1) if executor == IN_TURN else None
             source = Source(COMPUTED, f"{row.host_ms} ms of {row.step_ms} in which the device waits")
@@ -195,67 +184,30 @@ def section(about: Mapping[str, Any], setting: Setting) -> Values:
     gap, held = ({n: max(getattr(own, what)) for n, own in counted.items()} for what in ("gaps", "held"))
     for name, own in [*counted.items(), (f"{ONE_BEHIND}, stopped by a token", stopping)]:
         rows.append([name, len(own.finishes), max(own.held), max(own.gaps, default=None), own.surplus])
-    factor = about["latency_factor_two_in_flight"]
-    computed = Source(COMPUTED, f"{factor} times as long, as it says, as the {gap[IN_TURN]} step of one batch")
     kind = KINDS[source_of(about, "executors.batches_in_flight").kind]
     titles = {"batches_in_flight": f"batches in flight ({kind})", "overlaps": "what overlaps"}
     return {
-        "factor": factor,
         "model": config.model,
         "num_requests": REQUESTS,
         "num_tokens": TOKENS,
         "batch": BATCH,
-        "facts": [
-            *(
-                judge(f"latency in device steps, {name}", factor * held[IN_TURN], held[name], source=computed)
-                for name in (TWO_IN_FLIGHT, ONE_BEHIND)
-            ),
-            judge(
-                f"device steps from a token to the next, {TWO_IN_FLIGHT}",
-                factor * gap[IN_TURN],
-                gap[TWO_IN_FLIGHT],
-                source=computed,
-            ),
-            judge(
-                f"device steps from a token to the next, {ONE_BEHIND}",
-                factor * gap[IN_TURN],
-                gap[ONE_BEHIND],
-                rule=gap[IN_TURN],
-                source=computed,
-                why="the next step of the same requests is launched; their tokens stay on the device",
-            ),
-            *(
-                judge(
-                    f"requests with the tokens of steps in turn, {name}",
-                    REQUESTS,
-                    same[name],
-                    source=Source(COMPUTED, "all of them: how steps are run changes no token"),
-                )
-                for name in (ONE_BEHIND, TWO_IN_FLIGHT)
-            ),
-        ],
+        "facts": judged(
+            "003",
+            {
+                **{f"latency in device steps, {name}": held[name] for name in (TWO_IN_FLIGHT, ONE_BEHIND)},
+                f"device steps from a token to the next, {TWO_IN_FLIGHT}": gap[TWO_IN_FLIGHT],
+                f"device steps from a token to the next, {ONE_BEHIND}": Ruled(gap[ONE_BEHIND], gap[IN_TURN]),
+                **{
+                    f"requests with the tokens of steps in turn, {name}": same[name]
+                    for name in (ONE_BEHIND, TWO_IN_FLIGHT)
+                },
+            },
+        ),
         "times": times,
         "steps": rows,
         "executors": Grid.of(post_table("003", "executors").rename(columns=titles)),
-        "timelines": [timeline(last) for last in drawn],
         "samples": samples,
     }
-
-
-@rc_context(STYLE)
-def timeline(runs: Mapping[str, ExecutorRun]) -> Image:
-    """Draw what the device does over time, with a lane for each executor, as one reads the post's traces."""
-    figure = Figure(figsize=(8, 1.8))
-    ax = figure.subplots()
-    for lane, own in enumerate(runs.values()):
-        done = own.device.done[:DRAWN]
-        bars = [(1e3 * (work.began - done[0].began), 1e3 * (work.ended - work.began)) for work in done]
-        ax.broken_barh(bars, (lane - 0.35, 0.7), facecolors="#0072B2", edgecolor=MIDDLE_INK)
-    ax.set_yticks(range(len(runs)), runs, fontsize=8)
-    ax.set_xlabel(f"the device's first {DRAWN} steps, ms", fontsize=8)
-    ax.invert_yaxis()
-    said = ", ".join(f"{executor} {own.busy:.0%}" for executor, own in runs.items())
-    return Image.of(figure, f"When the device computes, by executor; the share of the whole run: {said}.")
 
 
 def stopped(config: PlannedEngine, model: Model, whole: ExecutorRun) -> ExecutorRun:

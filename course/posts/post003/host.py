@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from statistics import median
-from typing import Any
 
 from roseinfer.bench.host import Step, decode_steps
 from roseinfer.bench.ladder import random_prompts
@@ -17,7 +15,7 @@ from roseinfer.sequence import SamplingParams, Sequence
 
 from ..data import post_table
 from ..planned import engine_of
-from ..report.content import Exact, NotRun, Time, judge_claim
+from ..report.content import Exact, Time, judged
 from ..report.setting import Setting
 from ..report.template import Values
 
@@ -33,13 +31,9 @@ def engines(setting: Setting) -> list[PlannedEngine]:
     return [config for config in _configs(setting) if setting.model or _fits(config)]
 
 
-def left_out(setting: Setting) -> list[NotRun]:
-    """List the models that do not fit, and what they need."""
-    too_large = [config for config in _configs(setting) if not (setting.model or _fits(config))]
-    return [
-        NotRun(f"host work in a step of {config.model}", f"{config.sizes().total_bytes:,} bytes on {config.device}")
-        for config in too_large
-    ]
+def too_large(setting: Setting) -> list[PlannedEngine]:
+    """Plan the engines of the models that do not fit."""
+    return [config for config in _configs(setting) if not (setting.model or _fits(config))]
 
 
 def _configs(setting: Setting) -> list[PlannedEngine]:
@@ -57,7 +51,7 @@ def _fits(config: PlannedEngine) -> bool:
     return fit is None or fit[0] >= 0  # None: a device that is not here, in a dry run
 
 
-def section(about: Mapping[str, Any], setting: Setting, machine: Machine) -> Values:
+def section(setting: Setting, machine: Machine) -> Values:
     rows, times = _post_rows()
     steps = post_table("003", "steps").set_index("model")
     gains = {row.Index: most_gain(row.step_ms, row.host_ms) for row in steps.itertuples()}
@@ -76,20 +70,13 @@ def section(about: Mapping[str, Any], setting: Setting, machine: Machine) -> Val
         "hardly": f"{HARDLY:.0%}",
         "batch": BATCH,
         "prompt_len": PROMPT_LEN,
-        "facts": [
-            judge_claim(
-                about,
-                "claims.simple_async_gain",
-                f"what simple asynchronous scheduling gains, {largest}",
-                simple_gain,
-            ),
-            judge_claim(
-                about,
-                "claims.gains_more",
-                "which model gains more",
-                smallest if gains[smallest] > gains[largest] else largest,
-            ),
-        ],
+        "facts": judged(
+            "003",
+            {
+                f"what simple asynchronous scheduling gains, {largest}": simple_gain,
+                "which model gains more": smallest if gains[smallest] > gains[largest] else largest,
+            },
+        ),
         "times": times,
         "bounds": rows,
         "samples": samples,

@@ -84,16 +84,8 @@ def record_times(config: PlannedEngine, model: Model) -> list[SequenceTimes]:
 def timestamps(request: SequenceTimes) -> list[Stamps]:
     """Return all six timestamps by the post's names, for each token of a request."""
     first = {"arrival_ts": request.arrival, "first_scheduled_ts": request.first_scheduled}
-    return [
-        first
-        | {
-            "scheduled_ts": step.scheduled,
-            "inference_begin_ts": step.inference_begin,
-            "inference_end_ts": step.inference_end,
-            "finish_ts": step.finish,
-        }
-        for step in request.steps
-    ]
+    of_step = ("scheduled", "inference_begin", "inference_end", "finish")
+    return [first | {f"{name}_ts": getattr(step, name) for name in of_step} for step in request.steps]
 
 
 def never_negative(minuend: str, subtrahend: str, taken: abc.Sequence[Mapping[str, float]]) -> str:

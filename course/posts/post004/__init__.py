@@ -9,10 +9,10 @@ from roseinfer.planning.sizes import PlannedEngine
 
 from ..data import post_facts
 from ..posted_command import arguments_here, command_line, parsed
-from ..report.content import NotRun, PostReport
+from ..report.content import PostReport
 from ..report.setting import Setting
 from . import tables
-from .run import AFTER, BEFORE, Measured, arguments, measure
+from .run import Measured, arguments, measure
 
 
 def engines(setting: Setting) -> list[PlannedEngine]:
@@ -31,39 +31,12 @@ def reproduce(setting: Setting) -> PostReport:
         tables.definitions(m),
         tables.signature(),
     ]
-    arguments = {
-        "model": m.args.hf_model_id,
-        "dtype": setting.dtype,
-        "before": m.stages[BEFORE].name,
-        "after": m.stages[AFTER].name,
-        "num_requests": m.args.num_requests,
-        "max_new_tokens": m.args.max_new_tokens,
-        "warmup_runs": m.args.warmup_runs,
-        "repeat_runs": m.args.repeat_runs,
-    }
-    return setting.report("004", arguments, sections, not_run(setting, m))
+    arguments = m.chosen("num_requests", "max_new_tokens", "warmup_runs", "repeat_runs")
+    arguments |= {when: stage.name for when, stage in m.stages.items()}
+    return setting.report("004", arguments, sections, {"m": m, "all_tokens_need": all_tokens_need(setting, m)})
 
 
-def not_run(setting: Setting, m: Measured) -> list[NotRun]:
-    facts = post_facts("004")
-    parts = [NotRun(f"the post's own tests ({facts['own_tests']})", "rosellm, as it was at that change")]
-    if m.args.repeat_runs == 1:
-        parts.append(NotRun("what the change gains: a single run shows nothing", "the command without --quick"))
-    if m.args.max_new_tokens != facts["max_new_tokens"]:
-        parts.append(NotRun(f"{facts['max_new_tokens']} tokens a request", what_all_tokens_need(setting, m)))
-    if not setting.on_gpu:
-        parts += [
-            NotRun(
-                "attention by a Triton kernel, as the post's before and after had",
-                "an NVIDIA GPU: in Triton's "
-                "interpreter its times say nothing, so both stages use the plain PyTorch walk",
-            ),
-            NotRun("the timelines of nsys and ncu", "an NVIDIA GPU and Nsight; docs/posts.md has the command lines"),
-        ]
-    return parts
-
-
-def what_all_tokens_need(setting: Setting, m: Measured) -> str:
+def all_tokens_need(setting: Setting, m: Measured) -> str:
     tokens, config = post_facts("004")["max_new_tokens"], m.model.config
     positions = m.work.prompt_lens[0] + tokens
     if positions > config.max_model_len:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
-from roseinfer.bench.interleave import interleaved
 from roseinfer.bench.scheduler import ServerRun
 from roseinfer.bench.table_steps import table_steps
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.models import Model
 from roseinfer.models.load import shape_of
 from roseinfer.models.shapes import random_model
+from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
 from ..data import post_facts
@@ -68,18 +67,24 @@ def measure(setting: Setting) -> Measured:
     stages = pair(setting)
     rows: list[int] = []
 
-    def served(when: str) -> ServerRun:
-        return command.serve(stages[when])[0]
-
     setting.say(f"{args.warmup_runs} warm-up and {args.repeat_runs} timed runs of both, in turn")
-    runs = interleaved({when: partial(served, when) for when in stages}, args.repeat_runs, args.warmup_runs)
+    runs = command.race(stages, args.repeat_runs, args.warmup_runs)
     setting.say("counting the rows that each step builds")
 
-    def count(stage: Any) -> None:
-        rows.append(stage.rows_built - sum(rows))
-
-    command.serve(stages[AFTER], after_step=count)
+    command.serve(counting(stages[AFTER], rows))
     return Measured(**vars(command), stages=stages, runs=runs, rows=rows, post_rows=post_rows(setting))
+
+
+def counting(stage: type[Stage], rows: list[int]) -> type[Stage]:
+    """Make a stage that appends the rows that each of its decode steps builds to `rows`."""
+
+    class Counting(stage):  # type: ignore[valid-type, misc]
+        def next_tokens(self, seqs: list[Sequence]) -> list[int]:
+            tokens = super().next_tokens(seqs)
+            rows.append(self.rows_built - sum(rows))
+            return tokens
+
+    return Counting
 
 
 def post_rows(setting: Setting) -> dict[str, list[int]]:

@@ -3,82 +3,54 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
-
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 
 from roseinfer.bench.scheduler import Stat, summarize
-from roseinfer.bench.scheduler.definitions import FIGURES
+from roseinfer.bench.scheduler.figures import FIGURES
+from roseinfer.bench.scheduler.serve import step_seconds
 from roseinfer.bench.table_steps import AWAY, EDGE, compare_builds
 from roseinfer.blocks import BLOCK_SIZE
-from roseinfer.display.figure import STYLE
 from roseinfer.models.load import shape_of
 
 from ..data import COMPUTED, Source, post_facts, post_table
-from ..report.content import Exact, Grid, Image, Time, change, change_verdict, judge
+from ..report.content import Exact, Grid, Ruled, Time, change, change_verdict, judged, times_beside
 from ..report.setting import Setting
 from ..report.template import Values
 from .run import AFTER, BEFORE, POST_MODEL, Measured, flat_model
 
 POST = "004"
 COUNTED = ["step", "stage", "rows built", "copies", "stacks", "table bytes"]
-COLOURS = {BEFORE: "#D55E00", AFTER: "#0072B2"}  # told apart by colour-blind readers too
 
 
 def summary(m: Measured) -> Values:
     """Compare the post's two summaries with ours: p50 and mean, before and after, with the floor."""
-    facts, theirs = post_facts(POST), post_table(POST, "summary").set_index("metric")
+    theirs = post_table(POST, "summary").set_index("metric")
     stats = {when: {stat.metric: stat for stat in summarize(runs)} for when, runs in m.runs.items()}
-    floors = summary_floors(m)
-    times = [
-        Time(
-            f"{metric}, {when}, {kind}",
-            row["unit"],
-            row[f"{when}_{kind}"],
-            figure(stats[when][metric], kind),
-            floors.get(metric),
-        )
-        for metric, row in theirs.iterrows()
+    ours = {
+        f"{when}_{kind}": {metric: getattr(stat, kind) for metric, stat in stats[when].items()}
         for kind in ("p50", "mean")
         for when in (BEFORE, AFTER)
-    ]
+    }
     args = m.args
-    judged = [
-        judge("Warmup runs", facts["warmup_runs"], args.warmup_runs, rule=args.warmup_runs, why="as asked for"),
-        judge("Measured runs", facts["measured_runs"], args.repeat_runs, rule=args.repeat_runs, why="--quick"),
-        judge("requests", facts["num_requests"], len(m.runs[AFTER][0].requests), rule=args.num_requests, why="asked"),
-        judge(
-            "sequences in a step, at most",
-            facts["max_batch_size"],
-            max(step.batch_size for step in m.runs[AFTER][0].decode_steps),
-            rule=args.max_batch_size,
-            why="asked for",
-            source=Source(COMPUTED, "as many requests as its --max-batch-size"),
-        ),
-        judge(
-            "completion tokens",
-            facts["num_requests"] * facts["max_new_tokens"],
-            m.runs[AFTER][0].completion_tokens,
-            rule=args.num_requests * args.max_new_tokens,
-            why=f"{args.max_new_tokens} tokens each were asked for",
-            source=all_tokens(facts),
-        ),
-    ]
+    run, why = m.runs[AFTER][0], f"{args.max_new_tokens} tokens each were asked for"
+    facts = judged(
+        POST,
+        {
+            "Warmup runs": Ruled(args.warmup_runs, args.warmup_runs),
+            "Measured runs": Ruled(args.repeat_runs, args.repeat_runs),
+            "requests": Ruled(len(run.seqs), args.num_requests),
+            "sequences in a step, at most": Ruled(max(map(len, run.decode_steps.values())), args.max_batch_size),
+            "completion tokens": Ruled(run.completion_tokens, args.num_requests * args.max_new_tokens, why),
+        },
+    )
     return {
         "command": m.lines(*(stage.name.split("_")[0] for stage in m.stages.values())),
-        "facts": judged,
-        "times": times,
+        "facts": facts,
+        "times": times_beside(theirs, ours, summary_floors(m)),
         "changes": changes(stats),
         "samples": {
-            when: [[step.seconds for step in run.decode_steps] for run in runs] for when, runs in m.runs.items()
+            when: [[step_seconds(step) for step in run.decode_steps] for run in runs] for when, runs in m.runs.items()
         },
     }
-
-
-def figure(stat: Stat, kind: str) -> float:
-    return stat.p50 if kind == "p50" else stat.mean
 
 
 def summary_floors(m: Measured) -> dict[str, float]:
@@ -104,50 +76,23 @@ def changes(stats: dict[str, dict[str, Stat]]) -> list[list[Exact | None]]:
     return rows
 
 
-def all_tokens(facts: Mapping[str, Any]) -> Source:
-    return Source(COMPUTED, f"its {facts['num_requests']} requests x {facts['max_new_tokens']} tokens")
-
-
 def rebuilds(m: Measured) -> Values:
     """Count how many steps build how many rows: at the post's sizes without a model, and in the run that was timed."""
-    facts, layers = post_facts(POST), shape_of(POST_MODEL).num_layers
-    requests, steps = facts["num_requests"], facts["max_new_tokens"] - 1
-    all_rows = layers * requests
-    # A row changes when it is new, and whenever the cached tokens fill up a block: at 64, 128, ... of 1 to `steps`.
-    edges = steps // facts["block_size"]
     after, before = m.post_rows[AFTER], m.post_rows[BEFORE]
-    reckoned = Source(
-        COMPUTED,
-        f"{layers} layers (those of its checkpoint) x {requests} sequences, {steps} steps, "
-        f"blocks of {facts['block_size']} tokens",
-    )
-    judged = [
-        judge("rows built, before, all steps", steps * all_rows, sum(before), source=reckoned),
-        judge("rows built, after, all steps", (1 + edges) * all_rows, sum(after), source=reckoned),
-        judge("steps that build no row, after", steps - 1 - edges, after.count(0), source=reckoned),
-        judge("rows on the step where all sequences cross an edge, after", all_rows, max(after[1:]), source=reckoned),
-    ]
     ours = m.args.num_requests * m.model.config.num_layers
     own_edges = (m.work.prompt_lens[0] + len(m.rows) - 1) // BLOCK_SIZE
-    judged.append(
-        judge(
-            "rows built in the run that was timed, after",
-            (1 + edges) * all_rows,
-            sum(m.rows),
-            rule=(1 + own_edges) * ours,
-            why=sizes(m, own_edges),
-            source=reckoned,
-        )
-    )
+    rows: dict[str, Exact | Ruled] = {
+        "rows built, before, all steps": sum(before),
+        "rows built, after, all steps": sum(after),
+        "steps that build no row, after": after.count(0),
+        "rows on the step where all sequences cross an edge, after": max(after[1:]),
+        "rows built in the run that was timed, after": Ruled(sum(m.rows), (1 + own_edges) * ours, sizes(m, own_edges)),
+    }
     return {
-        "layers": layers,
-        "requests": requests,
-        "all_rows": all_rows,
-        "block_size": facts["block_size"],
-        "facts": judged,
+        "layers": shape_of(POST_MODEL).num_layers,
+        "facts": judged(POST, rows),
         "posted": histogram(m.post_rows),
         "timed": histogram({BEFORE: [ours] * len(m.rows), AFTER: m.rows}),
-        "bars": draw_rows(m.post_rows),
         "samples": {"post_rows": m.post_rows, "rows": m.rows},
     }
 
@@ -163,23 +108,6 @@ def histogram(rows: dict[str, list[int]]) -> list[tuple[int, int, int]]:
     counted = {when: Counter(of_steps) for when, of_steps in rows.items()}
     values = sorted({value for of_steps in counted.values() for value in of_steps})
     return [(value, counted[BEFORE][value], counted[AFTER][value]) for value in values]
-
-
-@rc_context(STYLE)
-def draw_rows(rows: dict[str, list[int]]) -> Image:
-    """Draw one bar per step, as high as the rows that it builds; before the change above, after it below."""
-    figure = Figure(figsize=(8, 3.2))
-    axes = figure.subplots(len(rows), 1, sharex=True, sharey=True)
-    for ax, (when, of_steps) in zip(axes, rows.items(), strict=True):
-        ax.bar(range(1, len(of_steps) + 1), of_steps, width=1.0, color=COLOURS[when])
-        ax.set_title(f"{when}: {sum(of_steps):,} rows in {len(of_steps)} steps", fontsize=9, loc="left")
-        ax.set_ylabel("rows built", fontsize=8)
-    axes[-1].set_xlabel("decode step", fontsize=8)
-    said = [
-        f"{when} {sum(n > 0 for n in of_steps)} of {len(of_steps)} steps build rows, {max(of_steps)} at most"
-        for when, of_steps in rows.items()
-    ]
-    return Image.of(figure, f"Rows built by each decode step of the post's run: {'; '.join(said)}.")
 
 
 def price(setting: Setting) -> Values:
@@ -204,23 +132,22 @@ def price(setting: Setting) -> Values:
 
 def definitions(m: Measured) -> Values:
     """Explain what the figures mean, and check that the post's printed ones agree with it."""
-    facts, theirs = post_facts(POST), post_table(POST, "summary").set_index("metric")
-    tokens = facts["num_requests"] * facts["max_new_tokens"]
-    judged = []
-    for throughput, time in (("decode", "Decode time"), ("total", "Total time")):
-        rate = theirs.loc[f"Throughput(completion,{throughput})"]
-        for when in (BEFORE, AFTER):
-            counted = round(rate[f"{when}_p50"] * theirs.loc[time, f"{when}_p50"])
-            what = f"tokens in the post's {throughput} throughput, {when}"
-            judged.append(judge(what, tokens, counted, source=all_tokens(facts)))
+    theirs = post_table(POST, "summary").set_index("metric")
+    counted = {
+        f"tokens in the post's {name} throughput, {when}": round(
+            theirs.loc[f"Throughput(completion,{name})", f"{when}_p50"] * theirs.loc[time, f"{when}_p50"]
+        )
+        for name, time in (("decode", "Decode time"), ("total", "Total time"))
+        for when in (BEFORE, AFTER)
+    }
     ours = m.runs[AFTER][0]
     printed = {name: text for name, text in FIGURES.items() if name in {*theirs.index, "p50/mean"}}
     printed = {"Decode time": FIGURES["Elapsed (decode/run)"], **printed}
-    late = ours.requests[-1].first_scheduled - ours.requests[0].first_scheduled
+    late = ours.times[-1].first_scheduled - ours.times[0].first_scheduled
     return {
-        "num_requests": len(ours.requests),
+        "num_requests": len(ours.seqs),
         "last_began_ms": f"{1e3 * late:.1f}",
-        "facts": judged,
+        "facts": judged(POST, counted),
         "definitions": printed.items(),
     }
 

@@ -6,22 +6,20 @@ machine, and are not judged.
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roseinfer.bench.verdict import verdict
 
-from ..data import Source, source_of
+from ..data import Source, posted_facts
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 EQUAL, EXPLAINED, DIFFERENT = "equal", "explained", "different"
 RECORDED = "Recorded on GPUs"  # the section of what was not measured here
@@ -59,14 +57,29 @@ def judge(
     return Fact(what, post, here, verdict, "" if verdict == EQUAL else why, source)
 
 
-def judge_claim(
-    about: Mapping[str, Any], name: str, what: str, here: Exact, *, rule: Exact | None = None, why: str = ""
-) -> Fact:
-    """Judge `here` against one of the post's facts, by its name in about.json ("claims.faster_order"), with `judge`."""
-    posted: Any = about
-    for part in name.split("."):
-        posted = posted[part]
-    return judge(what, posted, here, rule=rule, why=why, source=source_of(about, name))
+class Ruled(NamedTuple):
+    """A value measured here that need not be the post's.
+
+    Args:
+        here: the value.
+        rule: what must come out here, computed from known differences.
+        why: the rule in a few words; the reason in judged.json if empty.
+    """
+
+    here: Exact
+    rule: Exact
+    why: str = ""
+
+
+def judged(post: str, measured: Mapping[str, Exact | Ruled]) -> list[Fact]:
+    """Judge values measured here, by the names that the post's judged.json has for them."""
+    posted = posted_facts(post)
+    facts = []
+    for what, value in measured.items():
+        post_value, source, known_why = posted[what]
+        here, rule, why = value if isinstance(value, Ruled) else Ruled(value, post_value)
+        facts.append(judge(what, post_value, here, rule=rule, why=why or known_why, source=source))
+    return facts
 
 
 @dataclass(frozen=True)
@@ -98,13 +111,29 @@ class Time:
         return self.here / self.floor if is_rate else self.floor / self.here
 
 
+def times_beside(
+    table: pd.DataFrame, ours: Mapping[str, Mapping[str, float]], floors: Mapping[str, float]
+) -> list[Time]:
+    """Compare the figures of a table of the post's, a row for each metric, with ours of the same columns."""
+    return [
+        Time(f"{metric}, {column.replace('_', ', ')}", row["unit"], row[column], here[metric], floors.get(metric))
+        for metric, row in table.iterrows()
+        for column, here in ours.items()
+    ]
+
+
+def times_here(seconds: Mapping[str, float]) -> list[Time]:
+    """Make times in ms of which the post gives none."""
+    return [Time(what, "ms", None, 1e3 * taken) for what, taken in seconds.items()]
+
+
 @dataclass(frozen=True)
 class Grid:
     """Any other table: a histogram, definitions, a query's result. rows hold a value for each column."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Exact | None]]
-    title: str = ""  # the bold line above it, in the template
+    title: str = ""  # the bold line above it
 
     @classmethod
     def of(cls, frame: pd.DataFrame) -> Grid:
@@ -132,21 +161,6 @@ def change_verdict(before: Sequence[float], after: Sequence[float]) -> str:
 
 
 @dataclass(frozen=True)
-class Image:
-    """A picture. png: its bytes. alt: what it shows, in words, for readers who do not see it."""
-
-    png: bytes
-    alt: str
-
-    @classmethod
-    def of(cls, figure: Figure, alt: str) -> Image:
-        """Make the image of a figure without its software's version, so that the same figure gives the same bytes."""
-        png = io.BytesIO()
-        figure.savefig(png, format="png", dpi=110, metadata={"Software": None})
-        return cls(png.getvalue(), alt)
-
-
-@dataclass(frozen=True)
 class Section:
     """One of the post's tables or claims, beside ours, as template.written makes it.
 
@@ -158,7 +172,6 @@ class Section:
     facts: Sequence[Fact] = ()
     times: Sequence[Time] = ()
     grids: Sequence[Grid] = ()
-    images: Sequence[Image] = ()
     samples: dict[str, Any] = field(default_factory=dict)
 
 
@@ -199,24 +212,19 @@ class PostReport:
         return f"{self.post}-{self.recorded_at[:10]}"
 
     @property
-    def pictures(self) -> dict[str, Image]:
-        """The pictures of all sections, by the names of their files."""
-        images = [image for section in self.sections for image in section.images]
-        return {f"{self.stem}-{number}.png": image for number, image in enumerate(images, 1)}
-
-    @property
     def verdicts(self) -> Counter[str]:
         """How many facts are equal, explained and different."""
         return Counter(fact.verdict for section in self.sections for fact in section.facts)
 
     @property
-    def different(self) -> list[tuple[str, Fact]]:
-        """Every fact that is different, with its section's title."""
-        return [(s.title, fact) for s in self.sections for fact in s.facts if fact.verdict == DIFFERENT]
+    def different(self) -> list[Fact]:
+        """Every fact that is different, with its section's title before its name."""
+        every = ((section.title, fact) for section in self.sections for fact in section.facts)
+        return [replace(fact, what=f"{title}: {fact.what}") for title, fact in every if fact.verdict == DIFFERENT]
 
     def to_json(self) -> str:
-        """Write what was measured as JSON, raw samples included, without the text and the images around it."""
+        """Write what was measured as JSON, raw samples included, without the text around it."""
         data = asdict(self)
         for section in data["sections"]:
-            del section["images"], section["markdown"]
+            del section["markdown"]
         return json.dumps(data | {"verdicts": dict(self.verdicts)}, indent=1, allow_nan=False)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from roseinfer.bench.executors import IN_TURN, ONE_BEHIND, ExecutorResult
+from roseinfer.bench.executors import ExecutorResult
 from roseinfer.bench.provenance import short_commit
+from roseinfer.display.text_table import TextTable
 from roseinfer.paths import DATA
 
 from ..data import post_table, results
@@ -62,15 +62,9 @@ def _figures(run: dict[str, Any], posted: dict[str, float]) -> Iterator[list[Exa
 
 
 def _executors(folder: Path) -> dict[str, Grid]:
-    columns = ("sequences", f"{IN_TURN}, tok/s", f"{ONE_BEHIND}, tok/s", "ratio")
-    found = results(ExecutorResult, folder, "runs/*/executors*.json", "roseinfer bench executors")
-    return {
-        f"{result.arguments['model']} in {result.arguments['dtype']} on {result.device}, "
-        f"commit {short_commit(result.commit)}": Grid(columns, [_speeds(row) for row in result.rows])
-        for _, result in found
-    }
-
-
-def _speeds(row: dict[str, Any]) -> list[Exact | None]:
-    in_turn, one_behind = (row["tokens"] / median(row["seconds"][name]) for name in (IN_TURN, ONE_BEHIND))
-    return [row["batch_size"], round(in_turn), round(one_behind), round(one_behind / in_turn, 2)]
+    grids = {}
+    for _, result in results(ExecutorResult, folder, "runs/*/executors*.json", "roseinfer bench executors"):
+        table = TextTable.of_rows(result.COLUMNS, result.rows)
+        model = f"{result.arguments['model']} in {result.arguments['dtype']}"
+        grids[f"{model} on {result.device}, commit {short_commit(result.commit)}"] = Grid(table.names, table.rows)
+    return grids

@@ -16,9 +16,9 @@ from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.stage import Stage
 
 from ..data import post_facts
-from .content import NotRun, PostReport
+from .content import PostReport
 from .recorded import recorded_grids
-from .template import Values, recorded_section, templates, written
+from .template import Values, left_out, recorded_section, templates, written
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,22 @@ class Setting:
         return load_model(config.model, device=config.device, dtype=getattr(torch, config.dtype))
 
     def report(
-        self, post: str, arguments: dict[str, Any], measured: Sequence[Values], not_run: Sequence[NotRun]
+        self, post: str, arguments: dict[str, Any], measured: Sequence[Values], not_run: Values | None = None
     ) -> PostReport:
-        """Make the finished report, with where and when it ran. measured: the values of each section's template."""
-        sections = [written(template, values) for template, values in zip(templates(post), measured, strict=True)]
+        """Make the finished report, with where and when it ran.
+
+        Args:
+            post: its number.
+            arguments: what this run chose.
+            measured: the values of each section's template; all have the post's facts as `about`, too.
+            not_run: the values of the template of what was not run, which also has this setting.
+        """
+        about = post_facts(post)
+        *texts, last = templates(post)
+        sections = [written(text, {"about": about, **values}) for text, values in zip(texts, measured, strict=True)]
         if recorded := recorded_grids(post):
             sections.append(recorded_section(recorded))
+        parts = left_out(last, {"about": about, "setting": self, **(not_run or {})})
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         arguments = {"device": str(self.device), "quick": self.quick, **arguments}
-        return PostReport(
-            post, post_facts(post), arguments, sections, not_run, **describe_host(self.device), recorded_at=now
-        )
+        return PostReport(post, about, arguments, sections, parts, **describe_host(self.device), recorded_at=now)

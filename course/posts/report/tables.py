@@ -12,7 +12,7 @@ from roseinfer.display.number_text import exact, share, significant, verbatim
 from roseinfer.display.text_table import Column, TextTable, are_numbers
 
 from ..data import KINDS, Source
-from .content import Exact, Fact, Grid, NotRun, Time
+from .content import Exact, Fact, Grid, Time
 
 MISSING = "–"
 MARKS = "†‡§¶"
@@ -27,13 +27,6 @@ def facts_table(facts: Sequence[Fact]) -> TextTable:
         columns.append("why")
         rows = [(*row, fact.why) for row, fact in zip(rows, facts, strict=True)]
     return TextTable.of(columns, rows)
-
-
-def different_table(different: Sequence[tuple[str, Fact]]) -> TextTable:
-    """Make the table of PostReport.different."""
-    facts = [fact for _, fact in different]
-    rows = [(part, fact.what, posted_text(fact), fact.here, fact.why) for part, fact in different]
-    return TextTable.of(["part", "what", _post_column(facts), Column("here", verbatim), "why"], rows)
 
 
 def posted_text(fact: Fact) -> str:
@@ -87,7 +80,3 @@ def grid_table(grid: Grid) -> TextTable:
 
 def _grid_value(value: Exact) -> str:
     return exact(value) if isinstance(value, float) else verbatim(value)
-
-
-def not_run_table(parts: Sequence[NotRun]) -> TextTable:
-    return TextTable.of(["what", "needs"], [(part.what, part.needs) for part in parts])

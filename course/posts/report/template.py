@@ -2,7 +2,8 @@
 
 In a template `{{ value }}` is a value's text, so that Markdown shows it as it is. A section's template also has
 `{{ facts }}` and `{{ times }}`, which are their tables and notes; `{{ table(rows, "column", ...) }}` or
-`{{ table(grid) }}`, under a bold line that names it; `{{ picture(image) }}`; and `{{ lines | fenced }}`.
+`{{ table(grid) }}`, under a bold line that names it; `{{ lines | fenced }}`; and
+`{{ about | fact("torch") }}`, a fact of the post with its source.
 """
 
 from __future__ import annotations
@@ -21,14 +22,12 @@ from roseinfer.display.number_text import exact, verbatim
 from roseinfer.display.text_table import TextTable, markdown_text
 
 from ..data import fact_text, source_of
-from .content import DIFFERENT, RECORDED, Fact, Grid, Image, PostReport, Section, Time
-from .tables import different_table, facts_table, grid_table, not_run_table, notes, times_table
+from .content import DIFFERENT, RECORDED, Grid, NotRun, PostReport, Section
+from .tables import facts_table, grid_table, notes, times_table
 
 POSTS = Path(__file__).parents[1]
-PICTURE_FILE = "](picture.png)"  # until to_markdown knows the report's day
 EXACT_FACTS, TIMES = "Exact facts", "Times"
 TABLE_TITLE = re.compile(r"^\*\*(.+)\*\*\n\n\| ", re.MULTILINE)
-BLOCK_START = re.compile(r"^(\s*)(?=#+(?:\s|$)|[+-]+(?:\s|$)|>)|^(\s*\d+)(?=[.)](?:\s|$))")  # heading, list, quotation
 Values = Mapping[str, Any]
 
 
@@ -42,8 +41,7 @@ class Markdown(str):
 def _text(value: Any) -> str:
     if hasattr(value, "__html__"):
         return value
-    text = markdown_text(exact(value) if isinstance(value, float) else verbatim(value))
-    return Markdown(BLOCK_START.sub(r"\1\2\\", text))
+    return Markdown(markdown_text(exact(value) if isinstance(value, float) else verbatim(value)))
 
 
 def _fenced(text: str) -> Markdown:
@@ -65,11 +63,17 @@ ENVIRONMENT = Environment(
     keep_trailing_newline=True,
     lstrip_blocks=True,
 )
-ENVIRONMENT.filters |= {"fenced": _fenced, "code": _code}
+ENVIRONMENT.filters |= {"fenced": _fenced, "code": _code, "fact": fact_text}
+
+
+PLAIN = ENVIRONMENT.overlay(autoescape=False, finalize=verbatim)
 
 
 def templates(post: str) -> list[str]:
-    """Read the sections of the post's report.md, each from its heading on, with the text before the first heading."""
+    """Read the sections of the post's report.md, each from its heading on, with the text before the first heading.
+
+    The last one is for `left_out`.
+    """
     shared, *sections = re.split("(?m)^(?=## )", (POSTS / f"post{post}" / "report.md").read_text(encoding="utf-8"))
     return [shared + section for section in sections]
 
@@ -78,23 +82,27 @@ def written(template: str, values: Values) -> Section:
     """Write a section of a report. values: what its template names, with facts, times and samples if there are any."""
     facts, times = values.get("facts", ()), values.get("times", ())
     grids: list[Grid] = []
-    images: list[Image] = []
 
     def table(rows: Grid | Sequence[Sequence[Any]], *columns: str) -> Markdown:
         grids.append(rows if isinstance(rows, Grid) else Grid(columns, list(rows)))
         return _table(grid_table(grids[-1]))
 
-    def picture(image: Image) -> Markdown:
-        images.append(image)
-        return Markdown(f"![{markdown_text(image.alt)}{PICTURE_FILE}")
-
-    tables = {"facts": _noted(EXACT_FACTS, facts, facts_table), "times": _noted(TIMES, times, times_table)}
-    text = ENVIRONMENT.from_string(template).render({**values, **tables, "table": table, "picture": picture})
+    tables = {
+        "facts": _noted(EXACT_FACTS, facts_table(facts), notes(facts)),
+        "times": _noted(TIMES, times_table(times), notes(times)),
+    }
+    text = ENVIRONMENT.from_string(template).render({**values, **tables, "table": table})
     text = re.sub("\n{3,}", "\n\n", text).strip()
+    title = text.splitlines()[0].removeprefix("## ")
     titles = [title for title in TABLE_TITLE.findall(text) if title not in (EXACT_FACTS, TIMES)]
     named = [replace(grid, title=title) for grid, title in zip(grids, titles, strict=True)]
-    title = text.splitlines()[0].removeprefix("## ")
-    return Section(title, text, facts, times, named, images, values.get("samples", {}))
+    return Section(title, text, facts, times, named, values.get("samples", {}))
+
+
+def left_out(template: str, values: Values) -> list[NotRun]:
+    """List the parts of a post that were not run. A part is a line of the template: `what | what it needs`."""
+    lines = PLAIN.from_string(template).render(values).splitlines()
+    return [NotRun(*line.split(" | ")) for line in lines if " | " in line]
 
 
 def recorded_section(grids: Mapping[str, Grid]) -> Section:
@@ -103,9 +111,9 @@ def recorded_section(grids: Mapping[str, Grid]) -> Section:
     return written(template, {"title": RECORDED, "recorded": grids})
 
 
-def _noted(title: str, rows: Sequence[Fact] | Sequence[Time], table_of: Any) -> Markdown:
-    """Write the rows as a table with its title and notes."""
-    return Markdown("\n\n".join([f"**{title}**", _table(table_of(rows)), *map(markdown_text, notes(rows))]))
+def _noted(title: str, table: TextTable, notes: Sequence[str]) -> Markdown:
+    """Write a table with its title and notes."""
+    return Markdown("\n\n".join([f"**{title}**", _table(table), *map(markdown_text, notes)]))
 
 
 def _table(table: TextTable) -> Markdown:
@@ -113,17 +121,15 @@ def _table(table: TextTable) -> Markdown:
 
 
 def to_markdown(report: PostReport, command: str) -> str:
-    """Write the report as Markdown, which names the files of its pictures. command: what to type to run this again."""
-    names = iter(report.pictures)
+    """Write the report as Markdown. command: what to type to run this again."""
     sections = "\n\n".join(section.markdown for section in report.sections)
-    sections = re.sub(re.escape(PICTURE_FILE), lambda _: f"]({next(names)})", sections)
     return ENVIRONMENT.get_template("report/report.md").render(
         report=report,
         about={name: _known(report.about, name) for name in ("model", "hardware", "torch")},
         commit=short_commit(report.commit),
         date=f"{datetime.fromisoformat(report.recorded_at):%Y-%m-%d %H:%M}",
-        different=_table(different_table(report.different)),
-        not_run=_table(not_run_table(report.not_run)),
+        different=_noted("What is different", facts_table(report.different), notes(report.different)),
+        not_run=_table(TextTable.of(["what", "needs"], [(part.what, part.needs) for part in report.not_run])),
         sections=Markdown(sections),
         command=command,
     )

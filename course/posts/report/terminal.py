@@ -23,5 +23,5 @@ def summary(report: PostReport, width: int | None = None) -> str:
 def _verdicts(report: PostReport) -> Iterator[str]:
     yield f"{report.title}, on {report.device}"
     yield f"exact facts: {', '.join(f'{report.verdicts[v]} {v}' for v in (EQUAL, EXPLAINED, DIFFERENT))}"
-    for part, fact in report.different:
-        yield f"DIFFERENT: {part}: {fact.what}: post {posted_text(fact)}, here {verbatim(fact.here)}; {fact.why}"
+    for fact in report.different:
+        yield f"DIFFERENT: {fact.what}: post {posted_text(fact)}, here {verbatim(fact.here)}; {fact.why}"

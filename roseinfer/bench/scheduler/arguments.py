@@ -9,7 +9,7 @@ from pathlib import Path
 from roseinfer.models import Model, load_tokenizer
 from roseinfer.sequence import SamplingParams
 
-from .workload import Encode, Workload, make_workload, words_as_tokens
+from .serve import Encode, Workload, words_as_tokens
 
 # The first post's checkpoint: GPT-2 small as it was before training. It was never published.
 POST_CHECKPOINT, STAND_IN = "gpt2_small_ddp_edu_amp_bf16_init.pt", "random:gpt2"
@@ -91,7 +91,7 @@ def workload(args: argparse.Namespace, spec: str, model: Model) -> Workload:
         ignore_eos=args.no_stop_on_eos,
     )
     prompts = args.prompts or [args.prompt] * num_requests(args)
-    return make_workload(prompts, encoding(args.tokenizer_name, spec, model), params, args.pretok)
+    return Workload(prompts, encoding(args.tokenizer_name, spec, model), params, args.pretok)
 
 
 def encoding(tokenizer_name: str | None, spec: str, model: Model) -> Encode:

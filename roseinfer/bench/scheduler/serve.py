@@ -1,14 +1,19 @@
-"""serve: one run of the benchmark on the engine's scheduler, or on a stage that generate.stream drives.
+"""serve: the posts' benchmark on the engine's scheduler, or on a stage that generate.stream drives.
 
-They decide what is computed when; this module gives them their requests and records what they do.
+They decide what is computed when, and take the timestamps. A ServerRun computes the posts' times from these.
 """
 
 from __future__ import annotations
 
+import zlib
+from collections import abc
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from time import perf_counter
 from typing import Any
+
+import torch
 
 from roseinfer.arguments import require_count, unknown_name
 from roseinfer.blocks import BLOCK_SIZE
@@ -20,16 +25,149 @@ from roseinfer.engine.step import StepRecord
 from roseinfer.generate import stream
 from roseinfer.models import Model
 from roseinfer.models.weights import prepared_copy
+from roseinfer.planning.definitions import METRICS_BY_NAME
 from roseinfer.profiling import Trace, capture
-from roseinfer.profiling.clock import Clock
-from roseinfer.sequence import Sequence
+from roseinfer.profiling.clock import Clock, seconds_of
+from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
 from ..contenders import blocks_for, stage_for
-from .run import ServedRequest, ServedStep, ServerRun
-from .workload import Workload
 
 MODES = ("naive", "offline", "online")
+SEED = 0
+Encode = Callable[[str], list[int]]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Requests that all arrive at once. Raises ValueError for no prompts, and for one without a token.
+
+    Args:
+        prompts: the text of each request.
+        encode: turns a text into token ids; a run times it.
+        params: how the tokens of every request are chosen.
+        pretok: whether prompts are encoded before the clock starts, so that a run's time has no part of it.
+    """
+
+    prompts: abc.Sequence[str]
+    encode: Encode
+    params: SamplingParams
+    pretok: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.prompts:
+            raise ValueError("prompts must be at least one, got none")
+        for prompt, token_ids in zip(self.prompts, self.token_ids, strict=True):
+            if not token_ids:
+                raise ValueError(f"prompt must have at least one token, got {prompt!r}")
+
+    @cached_property
+    def token_ids(self) -> list[list[int]]:
+        """The token ids of each prompt."""
+        encoded = {prompt: self.encode(prompt) for prompt in dict.fromkeys(self.prompts)}
+        return [encoded[prompt] for prompt in self.prompts]
+
+    @property
+    def prompt_lens(self) -> list[int]:
+        return list(map(len, self.token_ids))
+
+
+def words_as_tokens(vocab_size: int) -> Encode:
+    """Make an encoding for random weights, which have no tokenizer: each word is one token, always the same one."""
+    return lambda text: [zlib.crc32(word.encode()) % vocab_size for word in text.split()]
+
+
+@dataclass(frozen=True)
+class ServerRun:
+    """One run of one mode.
+
+    Args:
+        mode: one of MODES.
+        seqs: the requests in the order in which they came, with their tokens.
+        encode_seconds: what encoding each prompt took, 0 with pretok.
+        times: the timestamps of each request.
+        steps: all steps in order.
+    """
+
+    mode: str
+    seqs: list[Sequence]
+    encode_seconds: list[float]
+    times: list[SequenceTimes]
+    steps: list[StepRecord] = field(default_factory=list)
+
+    @property
+    def context_lens(self) -> dict[StepRecord, list[int]]:
+        """For each step, the tokens that the new one of each decoding sequence attends to, itself included."""
+        lens: dict[StepRecord, list[int]] = {step: [] for step in self.steps}
+        for seq, own in zip(self.seqs, self.times, strict=True):
+            for place, step in enumerate(own.steps[1:], 1):
+                lens[step].append(seq.num_prompt_tokens + place)
+        return lens
+
+    @property
+    def decode_steps(self) -> dict[StepRecord, list[int]]:
+        """The context_lens of the steps without a prompt in them."""
+        return {step: lens for step, lens in self.context_lens.items() if len(lens) == step.num_tokens}
+
+    @property
+    def decode_seconds(self) -> float:
+        return sum(map(step_seconds, self.decode_steps))
+
+    @property
+    def total_seconds(self) -> float:
+        """Seconds of all encoding and all steps."""
+        return sum(self.encode_seconds) + sum(map(step_seconds, self.steps))
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(seq.num_prompt_tokens for seq in self.seqs)
+
+    @property
+    def completion_tokens(self) -> int:
+        return sum(len(seq.output_ids) for seq in self.seqs)
+
+    @property
+    def ttft(self) -> list[float]:
+        """Seconds to each request's first token as the posts define them: its own work alone, without the queue."""
+        return self._seconds_to(0)
+
+    @property
+    def latency(self) -> list[float]:
+        """Seconds to each request's last token, without the queue as well."""
+        return self._seconds_to(-1)
+
+    @property
+    def tpot(self) -> list[float]:
+        """Seconds per output token after the first one, of each request that has several."""
+        return [seconds for own in self.times for seconds in METRICS_BY_NAME["tpot"].values(own)]
+
+    def _seconds_to(self, token: int) -> list[float]:
+        each = zip(self.encode_seconds, self.times, strict=True)
+        return [encoding + own.steps[token].finish - own.first_scheduled for encoding, own in each]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the run for JSON: every raw time, in seconds by the run's clock."""
+        requests = [
+            {
+                "prompt_len": seq.num_prompt_tokens,
+                "output_ids": seq.output_ids,
+                "encode_seconds": encoding,
+                "arrival": own.arrival,
+                "first_scheduled": own.first_scheduled,
+                "finish": [step.finish for step in own.steps],
+            }
+            for seq, encoding, own in zip(self.seqs, self.encode_seconds, self.times, strict=True)
+        ]
+        steps = [
+            {"seconds": step_seconds(step), "prompt_tokens": step.num_tokens - len(lens), "context_lens": lens}
+            for step, lens in self.context_lens.items()
+        ]
+        return {"mode": self.mode, "requests": requests, "steps": steps}
+
+
+def step_seconds(step: StepRecord) -> float:
+    """Return the seconds from the beginning of a step's scheduling until its sequences have their tokens."""
+    return step.finish - step.scheduled
 
 
 class EngineQueue:
@@ -38,22 +176,22 @@ class EngineQueue:
     def __init__(self, engine: Engine, clock: Clock) -> None:
         engine.warm_up()
         engine.metrics.clock = clock
-        self.driven, self.add = engine, engine.add
+        self.engine, self.add = engine, engine.add
 
     @property
     def has_work(self) -> bool:
-        return self.driven.has_work
+        return self.engine.has_work
 
-    def step(self) -> ServedStep:
-        done = self.driven.step()
-        return ServedStep.of(self.driven.metrics.history[-1], done)
+    def step(self) -> StepRecord:
+        self.engine.step()
+        return self.engine.metrics.history[-1]
 
 
 class StageQueue:
     """A stage that generate.stream drives: prefill a request when there is a place, then decode all that run."""
 
     def __init__(self, stage: Stage, clock: Clock) -> None:
-        self.driven, self.clock, self.times = stage, clock, Timekeeper()
+        self.stage, self.clock, self.times = stage, clock, Timekeeper()
         self.seqs: list[Sequence] = []
 
     def add(self, seq: Sequence, arrival: float) -> SequenceTimes:
@@ -66,9 +204,9 @@ class StageQueue:
 
     @cached_property
     def tokens(self) -> Iterator[tuple[Sequence, int]]:
-        return stream(self.driven, self.seqs)
+        return stream(self.stage, self.seqs)
 
-    def step(self) -> ServedStep:
+    def step(self) -> StepRecord:
         """Call the stage once, and do what stream does before and after the call."""
         running = [seq for seq in self.seqs if seq.output_ids and not seq.finish_reason]
         began = self.clock()
@@ -78,11 +216,11 @@ class StageQueue:
         done = running if is_decode else [first]
         for _ in done[1:]:
             next(self.tokens)  # the other tokens of the same call
-        self.times.begin_step(done, began)
         num_tokens = len(done) if is_decode else first.num_prompt_tokens
         record = StepRecord(began, began, ended, ended, num_tokens, len(done))
+        self.times.begin_step(done, began)
         self.times.end_step(record, done)
-        return ServedStep.of(record, done)
+        return record
 
 
 def serve(
@@ -94,17 +232,22 @@ def serve(
     *,
     profile: bool = False,
     prefix_caching: bool = True,
-    after_step: Callable[[Any], None] = lambda driven: None,
     clock: Clock = perf_counter,
 ) -> tuple[ServerRun, Trace | None]:
     """Serve requests that all come at once, on a fresh stage, which is made before the clock starts.
 
-    mode: how many run at a time: naive one, online max_batch_size, offline all of them. stage_class: EngineStage is the
-    engine with its own scheduler. profile: also trace three decode steps, after one that is not profiled and two to
-    warm up; what the profiler does between steps is in no time. prefix_caching: of the engine. after_step: called with
-    the stage, or the engine, after each decode step, in no time either.
+    Where tokens are drawn, every run draws the same ones. Raises ValueError for an unknown mode, a request that can
+    never fit, and a profile of fewer than six steps.
 
-    Raises ValueError for an unknown mode, a request that can never fit, and a profile of fewer than six steps.
+    Args:
+        mode: how many run at a time: naive one, online max_batch_size, offline all of them.
+        stage_class: what runs; EngineStage is the engine with its own scheduler.
+        model: its model.
+        workload: the requests.
+        max_batch_size: see mode.
+        profile: also trace three decode steps, after one that is not profiled and two to warm up.
+        prefix_caching: whether the engine shares prefixes.
+        clock: gives seconds.
     """
     if mode not in MODES:
         raise ValueError(f"mode={unknown_name(mode, MODES)}")
@@ -112,31 +255,15 @@ def serve(
     num_requests = len(workload.prompts)
     places = {"naive": 1, "offline": num_requests, "online": min(max_batch_size, num_requests)}[mode]
     queue = queue_for(stage_class, model, workload, places, prefix_caching, clock)
-    encode_seconds, seqs = [], []
-    for prompt in workload.prompts:
-        began = 0.0 if workload.is_encoded else clock()
-        seqs.append(Sequence(workload.encode(prompt), workload.params))
-        encode_seconds.append(0.0 if workload.is_encoded else clock() - began)
+    torch.manual_seed(SEED)
+    seqs = [Sequence(list(token_ids), workload.params) for token_ids in workload.token_ids]
+    encodings = [] if workload.pretok else [partial(workload.encode, prompt) for prompt in workload.prompts]
+    encode_seconds = [seconds_of(encode, clock) for encode in encodings] or [0.0] * num_requests
     arrival = clock()
-    times = [queue.add(seq, arrival) for seq in seqs]
-    steps: list[ServedStep] = []
-
-    def decode_step() -> None:
-        """Step on to the end of the next decode step, or of all work."""
-        for step in drive(queue):
-            steps.append(step)
-            if not step.prompt_tokens:
-                after_step(queue.driven)
-                return
-
-    trace = profile_steps(decode_step, queue) if profile else None
-    while queue.has_work:
-        decode_step()
-    parts = zip(seqs, encode_seconds, times, strict=True)
-    requests = tuple(
-        ServedRequest(seq.num_prompt_tokens, tuple(seq.output_ids), seconds, own) for seq, seconds, own in parts
-    )
-    return ServerRun(mode, requests, tuple(steps)), trace
+    run = ServerRun(mode, seqs, encode_seconds, [queue.add(seq, arrival) for seq in seqs])
+    trace = profile_steps(run, queue) if profile else None
+    run.steps.extend(drive(queue))
+    return run, trace
 
 
 def queue_for(
@@ -158,18 +285,17 @@ def queue_for(
     return EngineQueue(engine, clock)
 
 
-def profile_steps(decode_step: Callable[[], None], queue: Queue[ServedStep]) -> Trace:
-    """Profile by the posts' schedule: wait for one step, warm up for two, record three."""
-    done = 0
+def profile_steps(run: ServerRun, queue: Queue[StepRecord]) -> Trace:
+    """Profile decode steps by the posts' schedule: wait for one, warm up for two, record three."""
 
-    def step() -> None:
-        nonlocal done
-        if not queue.has_work:
-            raise ValueError(
-                "a profile takes six decode steps (wait 1, warm up 2, record 3), and no sequence is left to decode "
-                f"after {done}; ask for more tokens or requests"
-            )
-        decode_step()
-        done += 1
+    def decode_step() -> None:
+        done = len(run.decode_steps)
+        while len(run.decode_steps) == done:
+            if not queue.has_work:
+                raise ValueError(
+                    "a profile takes six decode steps (wait 1, warm up 2, record 3), and no sequence is left to "
+                    f"decode after {done}; ask for more tokens or requests"
+                )
+            run.steps.append(queue.step())
 
-    return capture(step, steps=3, warmup=2)
+    return capture(decode_step, steps=3, warmup=2)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from course.posts.data import Source
-from course.posts.report import Fact, Grid, Image, NotRun, PostReport, Section, Time, Values, judge
+from course.posts.data import Source, post_facts
+from course.posts.report import Fact, Grid, NotRun, PostReport, Section, Time, Values, judge
 from course.posts.report.template import templates, written
 
 COMMAND = "roseinfer reproduce 000 --device cpu"
-PNG = b"\x89PNG\r\n\x1a\n and so on"
 EQUAL_FACT = judge("aten::copy_", 192, 192, rule=0, why="never asked for")
 EXPLAINED_FACT = judge("aten::slice", 1536, 384, rule=384, why="torch 2.13: no slice for `:`")
 DIFFERENT_FACT = judge("a|b <rows>", "x & y", 768, rule=0, why="one table")
@@ -23,7 +22,7 @@ SOURCES = {"model": {"kind": "inferred", "from": "a file's name"}, "hardware": {
 def section_of(post: str, title: str, values: Values) -> Section:
     """A section of a post's report, filled with values."""
     (template,) = (text for text in templates(post) if f"## {title}\n" in text)
-    return written(template, values)
+    return written(template, {"about": post_facts(post), **values})
 
 
 def facts_of(report: PostReport) -> dict[str, Fact]:
@@ -49,8 +48,6 @@ OPS = """## Ops of `append_token`
 
 Counts of one step, a < b.
 
-{{ remark }}
-
 {{ query | fenced }}
 
 {{ facts }}
@@ -69,21 +66,19 @@ REPORT = PostReport(
         written(
             OPS,
             {
-                "remark": "# not a heading",
                 "query": "SELECT '```' AS fence\nFROM slice",
                 "facts": [EQUAL_FACT, EXPLAINED_FACT],
                 "samples": {"runs": [0.1, 0.25]},
             },
         ),
         written(
-            "## Times\n\n{{ times }}\n\n{{ picture(bars) }}",
+            "## Times\n\n{{ times }}",
             {
                 "times": [
                     Time("completion", "tok/s", 408.43, 61.1712, floor=244.6848),
                     Time("step", "ms", 12.463, 61.3345, floor=15.333625),
                     Time("TPOT", "ms", 15.32, None),
                 ],
-                "bars": Image(PNG, 'bars of "both" <spans>'),
             },
         ),
         written(

@@ -7,22 +7,20 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from made_up import section_of
+from made_up import section, section_of
+from small_posts import setting
 
 from course.posts import post000
 from course.posts.data import post_facts, post_table
 from course.posts.post000 import tables
-from course.posts.post000.run import AFTER, BEFORE, arguments, measure
-from course.posts.post000.tables import SPANS, ops_table
+from course.posts.post000.counts import DecodeBatch
+from course.posts.post000.run import AFTER, BEFORE, arguments
+from course.posts.post000.tables import APPEND, SPANS, ops_table
 from course.posts.posted_command import arguments_here, command_line, parsed
-from course.posts.report.setting import Setting
 from roseinfer.profiling.slice_rule import torch_version
-from stages import LADDER
 
 pytestmark = pytest.mark.slow
 
-
-STAGES = {stage.name.split("_")[0]: stage for stage in LADDER}
 TITLES = {
     "gather_after": "The gather, preallocated",
     "append_before": "The append, slices cut for each sequence",
@@ -31,48 +29,46 @@ TITLES = {
 STABLE = {"aten::copy_", "aten::select", "aten::zeros", "aten::zeros_like", "aten::zero_", "aten::empty"}
 
 
-def setting(**changed) -> Setting:
-    return Setting(torch.device("cpu"), STAGES, **{"quick": True, **changed})
+@pytest.fixture(scope="module")
+def measured(reproduced):
+    return reproduced("000").parts["measure"]
 
 
 @pytest.fixture(scope="module")
-def measured():
-    return measure(setting())
-
-
-@pytest.fixture(scope="module")
-def report(measured):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(post000, "measure", lambda setting: measured)
-        return post000.reproduce(setting())
+def report(reproduced):
+    return reproduced("000").report
 
 
 def facts_of(facts) -> dict:
     return {fact.what: fact for fact in facts}
 
 
-def test_every_count_is_equal_or_explained(report):
-    assert report.verdicts["different"] == 0
-    assert report.verdicts["equal"] > report.verdicts["explained"] > 0
-    assert all(fact.why for section in report.sections for fact in section.facts if fact.verdict == "explained")
-
-
 @pytest.mark.parametrize("table", SPANS)
 def test_every_op_of_the_posts_table_is_judged(report, table):
-    section = next(s for s in report.sections if s.title == TITLES[table])
-    posted = post_table("000", table).set_index("name")["n"]
-    facts = facts_of(section.facts)
-    assert {op: facts[op].post for op in posted.index} == posted.to_dict()
+    ops = section(report, TITLES[table])
+    posted = post_table("000", table).set_index("name")
+    facts = facts_of(ops.facts)
+    assert {op: facts[op].post for op in posted.index} == posted["n"].to_dict()
     assert {op for op in facts if facts[op].verdict == "equal"} >= STABLE & set(posted.index)
     if torch_version() >= (2, 9):
         assert facts["aten::slice"].verdict == "explained" and "starts no slice" in facts["aten::slice"].why
+    assert {time.what: time.post for time in ops.times} == {
+        f"{op}, {what}": row[column]
+        for op, row in posted.iterrows()
+        for what, column in (("all calls", "total_ms"), ("a call", "avg_us"))
+    }
+
+
+def test_the_gather_has_no_cat_left_as_the_post_says(report):
+    fact = facts_of(section(report, TITLES["gather_after"]).facts)["aten::cat"]
+    assert (fact.post, fact.here, fact.verdict) == (0, 0, "equal") and fact.source.is_stated
 
 
 def test_the_posts_own_counts_follow_from_one_rule(report):
-    section = report.sections[-1]
-    assert len(section.facts) == sum(len(post_table("000", table)) for table in SPANS)
-    assert {fact.verdict for fact in section.facts} == {"equal"}
-    text = " ".join(section.markdown.split())
+    last = report.sections[-1]
+    assert len(last.facts) == sum(len(post_table("000", table)) for table in SPANS)
+    assert {fact.verdict for fact in last.facts} == {"equal"}
+    text = " ".join(last.markdown.split())
     assert "torch before 2.9 (inferred)" in text and "8 (seen in its public repository)" in text
     assert "12 x 8 x 16 is as many" in text and "960 slices, not 1,128" in text and "would take 384" in text
 
@@ -86,34 +82,19 @@ def test_the_commands_counts(report):
         "Total tokens": (272, 144),
     }
     assert facts["Completion tokens"].why == "8 tokens each were asked for"
-
-
-def test_times_stand_beside_and_are_not_judged(report):
-    times = {time.what: time for section in report.sections for time in section.times}
-    decode = times["Elapsed (decode/run), before"]
+    decode = {time.what: time for time in report.sections[0].times}["Elapsed (decode/run), before"]
     assert decode.post == 0.443207 and decode.unit == "s" and 0 < decode.floor < decode.here
-    assert times["roseinfer.model.forward, device, each"].here is None
-    assert times["roseinfer.model.forward, host, each"].floor is not None
 
 
-@pytest.mark.parametrize("table", SPANS)
-def test_every_time_of_the_posts_tables_of_ops_is_there(report, table):
-    section = next(s for s in report.sections if s.title == TITLES[table])
-    times = {time.what: time.post for time in section.times}
-    expected = {}
-    for row in post_table("000", table).itertuples():
-        expected |= {f"{row.name}, all calls": row.total_ms, f"{row.name}, a call": row.avg_us}
-    assert times == expected
-
-
-def test_every_time_of_the_posts_overview_is_there(report):
-    times = [time for s in report.sections for time in s.times if s.title == "Where a step goes"]
+def test_the_overview_of_a_step(report):
+    times = section(report, "Where a step goes").times
     rows = post_table("000", "spans")
     assert [time.post for time in times] == [ms for row in rows.itertuples() for ms in (row.total_ms, row.avg_ms)]
-    totals = {time.what: time for time in times}
-    each, whole = (totals[f"roseinfer.decode_step_sessions.total, host, {what}"] for what in ("each", "all"))
+    totals = {time.what.removeprefix("roseinfer."): time for time in times}
+    each, whole = (totals[f"decode_step_sessions.total, host, {what}"] for what in ("each", "all"))
     assert whole.here == pytest.approx(3 * each.here, rel=1e-3) and whole.floor == pytest.approx(3 * each.floor)
-    assert totals["roseinfer.decode_step_sessions.total, device, each"].floor is None  # what no label inside covers
+    assert totals["decode_step_sessions.total, device, each"].floor is None  # what no label inside covers
+    assert totals["model.forward, device, each"].here is None and totals["model.forward, host, each"].floor is not None
 
 
 def test_on_a_gpu_the_gaps_of_the_device_are_shown(measured, monkeypatch):
@@ -126,11 +107,6 @@ def test_on_a_gpu_the_gaps_of_the_device_are_shown(measured, monkeypatch):
     assert [row[gaps.columns.index("launches")] for row in gaps.rows] == [0, 0, 0]
 
 
-def test_the_gather_has_no_cat_left_as_the_post_says(report):
-    fact = facts_of(report.sections[1].facts)["aten::cat"]
-    assert (fact.post, fact.here, fact.verdict) == (0, 0, "equal") and fact.source.is_stated
-
-
 def test_an_op_that_the_posts_table_lacks_is_marked(measured, monkeypatch):
     """The gather's ops, beside the post's table of the append, which has four."""
     monkeypatch.setitem(tables.SPANS, "append_before", (tables.GATHER, "gather_ops"))
@@ -140,17 +116,12 @@ def test_an_op_that_the_posts_table_lacks_is_marked(measured, monkeypatch):
     assert facts["aten::zeros"].post == 0 and facts["aten::zeros"].source.kind == "computed"
 
 
-def test_a_single_run_is_no_race(report):
+def test_a_single_run_is_no_race_and_several_are(report, measured):
     (race,) = report.sections[0].grids
     assert "one run" in race.title and "the median changes" not in race.title
     assert [row[1:2] + row[3:] for row in race.rows] == [(1, None, None)] * 2
-    assert any("a single run shows nothing" in part.what for part in report.not_run)
-
-
-def test_several_runs_are_one(measured):
-    first = {stage: runs[0] for stage, runs in measured.raced.items()}
-    race = tables.race(replace(measured, raced={stage: [run, run, run] for stage, run in first.items()}))
-    assert race["change"].startswith("the median changes by ") and {row[1] for row in race["race"].rows} == {3}
+    several = tables.race(replace(measured, raced={stage: 3 * runs for stage, runs in measured.raced.items()}))
+    assert several["change"].startswith("the median changes by ") and {row[1] for row in several["race"].rows} == {3}
 
 
 def test_a_count_that_nothing_explains_is_different(measured):
@@ -162,10 +133,9 @@ def test_a_count_that_nothing_explains_is_different(measured):
 
 
 def test_another_models_sizes_are_the_explanation():
-    other = measure(setting(model="random:tiny-llama"))
-    facts = facts_of(ops_table(other, "append_after", AFTER)["facts"])
-    assert facts["aten::copy_"].here == 2 * 8 * 2 and facts["aten::copy_"].verdict == "explained"
-    assert facts["aten::copy_"].why == "2 layers, not 12"
+    batch = DecodeBatch(2, 2, 8, 64, [3] * 8, on_cpu=True)
+    assert batch.append_ops(select_first=True)["aten::copy_"] == 2 * 8 * 2
+    assert tables.differences(batch, APPEND)["aten::copy_"] == "2 layers, not 12"
 
 
 def test_what_was_not_run_says_what_it_needs(report):
@@ -173,14 +143,7 @@ def test_what_was_not_run_says_what_it_needs(report):
     gaps = "the device rows of the span table, and the gaps of the device that the post's picture shows"
     assert needs[gaps] == "an NVIDIA GPU; the post does not name its own"
     assert "torch before 2.9, which the post's slice counts belong to" in needs
-
-
-def test_the_dry_run_is_the_same_engine(measured):
-    (config,) = post000.engines(setting())
-    assert config.model == "random:gpt2" and config.max_num_seqs == 16
-    assert config.num_blocks >= sum(-(-(n + 7) // 64) for n in measured.work.prompt_lens)
-    (config,) = post000.engines(setting(model="tiny", quick=False))
-    assert config.model == "tiny" and config.sizes().num_weights > 0
+    assert "what the change gains: a single run shows nothing" in needs
 
 
 def test_the_posts_command_with_changes():
@@ -190,6 +153,8 @@ def test_the_posts_command_with_changes():
     changed = arguments_here("000", {"--device": "cpu", "--top-k": None, "--profile": None, "--stage": "s02"})
     assert "--top-k" not in changed and "40" not in changed and "--profile" not in changed
     assert changed[changed.index("--device") + 1] == "cpu" and changed[-2:] == ["--stage", "s02"]
-    args = parsed(arguments(setting(quick=False)))
+    args = parsed(arguments(setting(quick=False, model=None)))
     assert (args.num_requests, args.max_new_tokens, args.max_batch_size, args.top_k) == (16, 16, 8, 40)
     assert args.do_sample and args.profile and args.mode == "online" and args.hf_model_id == "random:gpt2"
+    (config,) = post000.engines(setting(model="tiny", quick=False))
+    assert config.model == "tiny" and config.max_num_seqs == 16 and config.sizes().num_weights > 0

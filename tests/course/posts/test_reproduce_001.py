@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from made_up import section, section_of
+from small_posts import CACHED, STEPS, edit_facts, setting
 
-from course.posts import data as posts
-from course.posts.data import post_facts, post_table
-from course.posts.post001 import engines, measure, no_room_for_hf, not_run, reproduce
+from course.posts.data import post_facts
+from course.posts.post001 import engines, measure, reproduce
 from course.posts.post001.config import config_lesson
 from course.posts.post001.measure import Batch, Measurements, Profile, profile, tokens_per_second
 from course.posts.post001.steps import phases, residual
 from course.posts.post001.throughput import throughput
-from course.posts.report.content import EQUAL, EXPLAINED, PostReport, Section
-from course.posts.report.setting import Setting
+from course.posts.report import PostReport, Section
+from course.posts.report.template import left_out, templates
 from roseinfer.bench.contenders import StageContender
 from roseinfer.models import empty_model, model_config
 from roseinfer.planning.sizes import PlannedEngine
@@ -31,46 +28,14 @@ from stages import SelectAppend, VectorizedGather
 
 pytestmark = pytest.mark.slow
 
-CPU = torch.device("cpu")
 TINY = "random:tiny-qwen2"
-NUM_STEPS, CACHED = 6, 9
 RESIDUAL, SPEEDS = "The time without a label", "Tokens a second, and what is saturated"
-GATHER = {"batch_size": 8, "cached_tokens": CACHED, "scalar_reads": 28 * 8 * CACHED}
-
-
-def setting_with(stage_class, **options) -> Setting:
-    return Setting(CPU, {"s04": stage_class}, **{"quick": True, **options})
-
-
-def edit_facts(folder: Path, patch: pytest.MonkeyPatch, **changes) -> None:
-    """From now on the posts' data is a copy in `folder` with another about.json of post 001."""
-    shutil.copytree(posts.POSTS / "001", folder / "001")
-    facts = post_facts("001") | changes
-    (folder / "001" / "about.json").write_text(json.dumps(facts))
-    patch.setattr(posts, "POSTS", folder)
 
 
 @pytest.fixture(scope="module")
-def built() -> list[dict]:
-    """The arguments of every stage that `report` builds."""
-    return []
-
-
-@pytest.fixture(scope="module")
-def report(tmp_path_factory, built) -> PostReport:
+def report(reproduced) -> PostReport:
     """A run of a post with fewer steps and a shorter example."""
-
-    class Recorded(VectorizedGather):
-        name = VectorizedGather.name
-
-        def __init__(self, model, **sizes):
-            built.append({**sizes, "dtype": model.dtype})
-            super().__init__(model, **sizes)
-
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("posts")
-        edit_facts(folder, patch, num_steps=NUM_STEPS, num_decode_steps=NUM_STEPS - 1, python_gather=GATHER)
-        return reproduce(setting_with(Recorded))
+    return reproduced("001").report
 
 
 def time_of(section: Section, what: str):
@@ -89,34 +54,17 @@ def test_the_run_is_what_the_facts_say(report: PostReport):
         "stage": VectorizedGather.name,
         "batch_sizes": post_facts("001")["batch_sizes"],
         "prompt_len": CACHED,
-        "num_steps": NUM_STEPS,
+        "num_steps": STEPS,
         "repeats": 1,
     }
     runs = section(report, "Tokens a second").samples["runs"]
     names = [f"{VectorizedGather.name}, batch {size}" for size in (1, 4, 8)]
     assert [run["name"] for run in runs] == [*names, "HF generate"]
-    assert {len(run["step_seconds"]) for run in runs} == {NUM_STEPS - 1}
-    assert [run["decode_tokens"] for run in runs] == [size * (NUM_STEPS - 1) for size in (1, 4, 8, 8)]
+    assert {len(run["step_seconds"]) for run in runs} == {STEPS - 1}
+    assert [run["decode_tokens"] for run in runs] == [size * (STEPS - 1) for size in (1, 4, 8, 8)]
     for samples in section(report, "Three labelled").samples.values():
         assert samples["device_ms"] is None
-        assert {name: len(ms) for name, ms in samples["host_ms"].items()} == dict.fromkeys(
-            [*PHASES, "step"], NUM_STEPS - 1
-        )
-
-
-def test_engines_are_those_that_it_builds(report: PostReport, built: list[dict], tmp_path, monkeypatch):
-    edit_facts(tmp_path, monkeypatch, num_steps=NUM_STEPS, python_gather=GATHER)
-    planned = [
-        {
-            "num_blocks": config.num_blocks,
-            "block_size": config.block_size,
-            "max_num_seqs": config.max_num_seqs,
-            "dtype": getattr(torch, config.dtype),
-        }
-        for config in engines(setting_with(VectorizedGather))
-    ]
-    assert len(planned) == 3 and len(built) == 2 * len(planned)  # one to profile, one to time
-    assert built == planned + planned
+        assert {name: len(ms) for name, ms in samples["host_ms"].items()} == dict.fromkeys([*PHASES, "step"], STEPS - 1)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +79,7 @@ def test_engines_are_those_that_it_builds(report: PostReport, built: list[dict],
     ids=["cpu", "gpu", "quick on a cpu", "quick on a gpu", "named"],
 )
 def test_the_model_for_a_device(device, options, model, dtype):
-    configs = engines(Setting(torch.device(device), {}, **options))
+    configs = engines(setting("001", device, **{"quick": False, **options}))
     facts = post_facts("001")
     longest = facts["python_gather"]["cached_tokens"] + facts["num_steps"]
     assert [config.max_num_seqs for config in configs] == facts["batch_sizes"]
@@ -143,27 +91,10 @@ def test_the_model_for_a_device(device, options, model, dtype):
 def test_a_model_with_too_few_positions_is_refused_before_it_is_loaded(tmp_path, monkeypatch):
     edit_facts(tmp_path, monkeypatch, num_steps=model_config(TINY).max_model_len)
     with pytest.raises(ValueError, match=r"max_model_len=\d+ is more positions than random:tiny-qwen2 has"):
-        reproduce(setting_with(VectorizedGather))
+        reproduce(setting("001"))
 
 
 # Exact facts.
-
-
-def test_facts_are_the_posts_or_follow_from_the_shape(report: PostReport):
-    facts = {fact.what: fact for section in report.sections for fact in section.facts}
-    puts = 2 * model_config(TINY).num_layers
-    assert post_facts("001")["num_layers"] == model_config("random:qwen2.5-7b").num_layers
-    for size, copies in ((1, 56), (4, 224), (8, 448)):
-        names = ("copy_ in write_decode_kv", "index_put_ in write_decode_kv")
-        known = [facts[f"{name}, batch {size}"] for name in (*names, "calls that index the cache in gather_batch_kv")]
-        assert [(fact.post, fact.here, fact.verdict) for fact in known] == [
-            (copies, 0, EXPLAINED),
-            (0, puts, EXPLAINED),
-            (56, puts, EXPLAINED),
-        ]
-        assert [fact.source.kind for fact in known] == ["computed", "repository", "computed"]
-    assert facts["scalar reads of the Python gather: 28 layers x 8 sequences x 9 tokens"].source is None
-    assert report.verdicts == {EQUAL: 1, EXPLAINED: 9}  # equal: the scalar reads
 
 
 def test_every_figure_of_the_post_is_there(report: PostReport):
@@ -209,16 +140,10 @@ def test_single_runs_judge_nothing(report: PostReport):
     assert {row[3:] for row in map(tuple, speeds.grids[0].rows)} == {(None, None)}
 
 
-def test_scalar_reads_are_as_the_post_printed_them():
-    example = post_facts("001")["python_gather"]
-    reads = post_facts("001")["num_layers"] * example["batch_size"] * example["cached_tokens"]
-    assert reads == example["scalar_reads"] == 28672
-
-
 def test_a_stage_that_writes_sequence_by_sequence_is_different(tmp_path, monkeypatch):
     """SelectAppend starts a copy for K and one for V of every layer and sequence, as the post's engine did."""
     edit_facts(tmp_path, monkeypatch, num_steps=5)
-    report = reproduce(setting_with(SelectAppend))
+    report = reproduce(setting("001", stages={"s04": SelectAppend}))
     layers = model_config(TINY).num_layers
     facts = {fact.what: fact for fact in section(report, "The time").facts}
     for size in (1, 4, 8):
@@ -340,17 +265,6 @@ def test_the_residual_is_wall_time_less_labels_of_the_host_or_of_the_device(gpu_
     assert "the wait for the device" not in on_host.markdown
 
 
-def test_the_posts_residual_is_as_it_printed_it(measured):
-    printed = post_table("001", "step_time").set_index("engine").loc["mini-infer"]
-    section = section_of("001", RESIDUAL, residual(measured()))
-    assert time_of(section, "step, batch 8").post == pytest.approx(
-        printed["ms_per_step"], abs=0.06
-    )  # from 361, not 361.3
-    assert time_of(section, "device labels, batch 8").post == pytest.approx(printed["labelled_ms"], abs=0.05)
-    total = post_table("001", "residual").set_index("source").loc["total", "ms_high"]
-    assert time_of(section, "step less device labels, batch 8").post == pytest.approx(total, abs=0.1)
-
-
 def test_phases_are_the_devices_where_there_is_one(gpu_trace: Trace, measured):
     for device, forward, share in ((device_phases(gpu_trace), 0.041, 100 * 41 / 50), (None, 2 * 0.03, 100 * 30 / 68)):
         section = section_of("001", "Three labelled phases of a decode step", phases(measured(device)))
@@ -401,17 +315,17 @@ def test_not_run_says_what_it_needs(report: PostReport, gpu_trace: Trace, measur
 
     theirs = PlannedEngine(model="random:qwen2.5-7b", num_blocks=1, dtype="float16", device="cuda").sizes()
     several = [SimpleNamespace(runs=[{}, {}])]
-    on_gpu = SimpleNamespace(sizes=theirs, has_device_times=True, batches=several)
-    assert {part.what for part in not_run(on_gpu, theirs)} == set(list(parts)[4:])
+    m = SimpleNamespace(has_device_times=True, batches=several)
+    on_gpu = {"about": post_facts("001"), "m": m, "theirs": theirs, "missing_room": None, "is_the_posts": True}
+    assert {part.what for part in left_out(templates("001")[-1], on_gpu)} == set(list(parts)[4:])
     assert all("GPU" in needs and "RTX 4090" in needs for needs in (list(parts.values())[i] for i in (0, 2)))
 
 
 def test_transformers_is_left_out_when_its_weights_have_no_room(tmp_path, monkeypatch):
     sizes = PlannedEngine(model=TINY, num_blocks=1).sizes()
-    assert no_room_for_hf(sizes, sizes.loaded_bytes) == no_room_for_hf(sizes, None) == []
     edit_facts(tmp_path, monkeypatch, num_steps=4)
     monkeypatch.setattr("course.posts.post001.available_bytes", lambda device: sizes.loaded_bytes - 1)
-    report = reproduce(setting_with(VectorizedGather))
+    report = reproduce(setting("001"))
     assert f"{sizes.loaded_bytes:,} bytes for a second copy" in report.not_run[0].needs
     speeds = section(report, "Tokens a second")
     for what in ("HF generate, batch 8", "batch 8 as a share of HF generate"):
@@ -423,12 +337,3 @@ def test_who_refuses_the_posts_argument():
     answers = [answer for _, answer in config_lesson()["tried"]]
     assert answers[0].startswith("ValueError: PlannedEngine has no argument 'max_num_blocks' (nearest: num_blocks)")
     assert [answer.split(":")[0] for answer in answers[1:]] == ["TypeError", "TypeError", "accepted", "AttributeError"]
-
-
-def test_the_report_is_json(report: PostReport):
-    data = json.loads(report.to_json())
-    assert data["post"] == "001" and len(data["sections"]) == 5
-    samples = data["sections"][1]["samples"]
-    assert {name: len(sample["step_seconds"]) for name, sample in samples.items()} == dict.fromkeys(
-        ["batch 1", "batch 4", "batch 8"], NUM_STEPS - 1
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,42 +12,39 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_up import facts_of, grid
+from small_posts import FEWER_SLOTS, setting
 from torch import nn
 
 from course.posts import planned, post002
 from course.posts.data import post_facts, post_table
 from course.posts.post002 import aborts, arrays, order, qkv, steps
-from course.posts.post002.token_arrays import ids_of, write_each, write_overlapping
-from course.posts.report import PostReport, Setting
+from course.posts.post002.arrays import ids_of, write_each, write_overlapping
+from course.posts.report import PostReport
 from roseinfer.engine.engine import Engine
 from roseinfer.models import GPT2
 from roseinfer.models.weights import prepared_copy
 from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.reference import reference_generate, reference_logits
-from roseinfer.simulator import EngineSetting, StepWork, simulations
 
 pytestmark = pytest.mark.slow
 
 
-SETTING = Setting(torch.device("cpu"), {}, quick=True)
-ABOUT = post_facts("002")
+ABOUT = post_facts("002") | FEWER_SLOTS
 
 
 @pytest.fixture(scope="module")
-def runs() -> order.Runs:
-    return order.simulated(ABOUT)
+def runs(reproduced) -> order.Runs:
+    return reproduced("002").parts["simulated"]
 
 
 @pytest.fixture(scope="module")
-def report(runs: order.Runs) -> PostReport:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(order, "simulated", lambda about: runs)
-        return post002.reproduce(SETTING)
+def report(reproduced) -> PostReport:
+    return reproduced("002").report
 
 
 @pytest.fixture
 def config() -> PlannedEngine:
-    return post002.engines(SETTING)[0]
+    return post002.engines(setting())[0]
 
 
 # The order of requests
@@ -70,36 +67,18 @@ def test_where_there_is_room_longest_first_takes_fewer_steps_and_a_longer_wait(r
         assert longest["times"]["e2e_latency"]["mean"] > first["times"]["e2e_latency"]["mean"]
 
 
-def test_steps_as_long_as_the_report_says_save_the_posts_seconds(report: PostReport):
-    """Simulated again with every step so many times the floor. Requests then come within fewer steps, so only about."""
-    floor = order.step_cost()
-
-    @dataclass
-    class SlowFloor:
-        times: float
-        about: str = "so many times the floor"
-
-        def seconds(self, work: StepWork) -> tuple[float, float]:
-            return 0.0, self.times * sum(floor.seconds(work))
-
-    lengths = "uniform, 1 to 511"
-    (row,) = [row for row in grid(report, "What would have to hold") if row[0] == lengths]
-    arrivals = order.drawn_arrivals(ABOUT, lengths)
-    setting = EngineSetting(
-        num_blocks=128 * 33, block_size=16, max_num_seqs=128, max_num_batched_tokens=order.budget(ABOUT)
-    )
-    rows = simulations(arrivals, setting, SlowFloor(row[3]), policies=list(order.NAMES), replicas=[1]).rows
-    assert rows[0]["seconds"] - rows[1]["seconds"] == pytest.approx(40, rel=0.15)
+def test_equal_lengths_save_nothing(report: PostReport):
     (equal,) = [row for row in grid(report, "What would have to hold") if row[0] == order.EQUAL]
     assert equal[1:] == [0, 0.0, None, None]
 
 
 def test_drawn_lengths_stay_the_same():
-    uniform = order.drawn_arrivals(ABOUT, "uniform, 1 to 511")
+    about = post_facts("002")
+    uniform = order.drawn_arrivals(about, "uniform, 1 to 511")
     assert [a.output_len for a in uniform[:6]] == [432, 388, 215, 133, 262, 207]  # of random.Random(0)
     assert (uniform[150].seconds, len(uniform)) == (1.0, 1500)
     for lengths in order.LENGTHS:
-        assert 240 < sum(a.output_len for a in order.drawn_arrivals(ABOUT, lengths)) / 1500 < 270
+        assert 240 < sum(a.output_len for a in order.drawn_arrivals(about, lengths)) / 1500 < 270
 
 
 def test_an_order_that_depends_on_the_lengths_has_no_winner():
@@ -241,19 +220,6 @@ def test_joined_products_give_what_separate_ones_give():
 # The report
 
 
-def test_every_fact_is_equal_or_explained(report: PostReport):
-    assert report.verdicts == {"equal": 18, "explained": 6}
-    explained = {what for what, fact in facts_of(report).items() if fact.verdict == "explained"}
-    assert explained == {
-        "the same in the post's pool",
-        "slots for the tokens of the warm-up's prompts",
-        "rows that a prefill of 8 prompts of 8 tokens computes",
-        "what output_logprob_shm holds",
-        "blocks that are never freed, if a request is only marked",
-        "requests of a prefill batch of 8 that find their token in their slot",
-    }
-
-
 def test_facts_are_the_posts(report: PostReport):
     facts = facts_of(report)
     assert "requests in all" not in facts  # rate x seconds: the post against itself
@@ -280,61 +246,3 @@ def test_what_the_simulation_assumes_is_printed(report: PostReport):
     (assumed,) = [text for text in section.markdown.split("\n\n") if text.startswith("Assumed: ")]
     assert "FLOOR" in assumed and "engine's own; only the model is missing" in assumed
     assert [(time.post, time.here) for time in section.times] == [(40, None), (65, None)]
-
-
-def test_a_wrong_figure_of_the_post_would_be_found(monkeypatch: pytest.MonkeyPatch, runs: order.Runs):
-    claims = ABOUT["claims"] | {
-        "extra_steps_with_the_bug": 2,
-        "faster_order": "first come",
-        "qkv_products_after": 3,
-        "prefill_steps": 2,
-    }
-    wrong = ABOUT | {"claims": claims, "seq_length": 2048, "batch_waiting_time": 1}
-    monkeypatch.setattr(post002, "post_facts", lambda post: wrong)
-    monkeypatch.setattr(order, "simulated", lambda about: runs)
-    found = {what for what, fact in facts_of(post002.reproduce(SETTING)).items() if fact.verdict == "different"}
-    assert found == {
-        "columns of a block table in the warm-up",
-        "steps for the first tokens of 8 prompts",
-        "faster wherever lengths differ (here: in fewer steps), with room for all slots",
-        "steps that a request waits while others decode",
-        *(f"products for q, k and v in a layer, the engine, {spec}" for spec in qkv.MODELS),
-    }
-
-
-def test_the_engine_is_the_one_that_is_built(monkeypatch: pytest.MonkeyPatch, runs: order.Runs):
-    built = []
-
-    class Noting(Engine):
-        def __init__(self, model: GPT2, **sizes: Any) -> None:
-            built.append({name: sizes[name] for name in ("num_blocks", "block_size", "max_num_seqs")})
-            super().__init__(model, **sizes)
-
-    monkeypatch.setattr(planned, "Engine", Noting)
-    monkeypatch.setattr(order, "simulated", lambda about: runs)
-    setting = replace(SETTING, model="random:tiny-qwen2")
-    (config,) = post002.engines(setting)
-    assert config == PlannedEngine(model="random:tiny-qwen2", num_blocks=64, block_size=16, max_num_seqs=8)
-    assert post002.reproduce(setting).arguments["model"] == "random:tiny-qwen2"
-    assert built and all(sizes == {"num_blocks": 64, "block_size": 16, "max_num_seqs": 8} for sizes in built)
-
-
-def test_what_is_not_run_says_what_it_needs(report: PostReport):
-    assert len(report.not_run) == 4
-    assert all(part.what and part.needs for part in report.not_run)
-
-
-def test_what_the_post_does_not_state_is_marked(report: PostReport):
-    sources = {fact.what: fact.source for section in report.sections for fact in section.facts if fact.source}
-    assert {what: source.kind for what, source in sources.items() if not source.is_stated} == {
-        "steps a request runs too long, fixed": "inferred",
-        "what output_logprob_shm holds": "inferred",
-        "requests of a prefill batch of 8 that find their token in their slot": "inferred",
-        "blocks that are never freed, fixed": "inferred",
-        "blocks that are never freed, if a request is only marked": "inferred",
-        "steps for the first tokens of 8 prompts": "inferred",
-        "one prompt at a time, as before": "computed",
-        "blocks that are taken after the warm-up": "computed",
-        "rows that a prefill of 8 prompts of 8 tokens computes": "computed",
-        "rows whose token, chosen in the step, is the argmax of all logits": "computed",
-    }

@@ -5,41 +5,26 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import torch
 from made_up import section
+from small_posts import setting
 
-from course.posts import post004
 from course.posts.data import post_table
 from course.posts.post004 import tables
-from course.posts.post004.run import AFTER, BEFORE, arguments, measure, pair
+from course.posts.post004.run import AFTER, BEFORE, arguments, pair
 from course.posts.posted_command import parsed
-from course.posts.report.setting import Setting
-from stages import LADDER, BlockTable, BlockTableCache, TritonPaged
+from stages import BlockTable, BlockTableCache, TritonPaged
 
 pytestmark = pytest.mark.slow
 
 
-STAGES = {stage.name.split("_")[0]: stage for stage in LADDER}
-
-
-def setting(**changed) -> Setting:
-    return Setting(torch.device("cpu"), STAGES, **{"quick": True, "model": "random:tiny-llama", **changed})
+@pytest.fixture(scope="module")
+def measured(reproduced):
+    return reproduced("004").parts["measure"]
 
 
 @pytest.fixture(scope="module")
-def measured():
-    return measure(setting())
-
-
-@pytest.fixture(scope="module")
-def report(measured):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(post004, "measure", lambda setting: measured)
-        return post004.reproduce(setting())
-
-
-def test_every_count_is_equal_or_explained(report):
-    assert report.verdicts["different"] == 0 and report.verdicts["equal"] >= 10
+def report(reproduced):
+    return reproduced("004").report
 
 
 def test_rows_of_the_posts_run(report, measured):
@@ -82,7 +67,7 @@ def test_the_summary_has_all_of_the_posts_figures(report, measured):
     assert times["TPOT, after, p50"].floor < times["TPOT, after, p50"].here
     assert {len(runs) for runs in measured.runs.values()} == {1}
     before, after = (measured.runs[when][0] for when in (BEFORE, AFTER))
-    assert [r.output_ids for r in before.requests] == [r.output_ids for r in after.requests]
+    assert [seq.output_ids for seq in before.seqs] == [seq.output_ids for seq in after.seqs]
     assert "--stage s05" in summary.markdown and "--stage s06" in summary.markdown
 
 
@@ -95,30 +80,12 @@ def test_a_single_run_shows_no_change(report):
 
 def test_several_runs_have_a_spread_and_a_verdict(measured):
     run = measured.runs[AFTER][0]
-    slower = replace(run, steps=[replace(step, seconds=2 * step.seconds) for step in run.steps])
+    twice = {step: step._replace(finish=2 * step.finish - step.scheduled) for step in run.steps}
+    times = [replace(own, steps=[twice[step] for step in own.steps]) for own in run.times]
+    slower = replace(run, times=times, steps=list(twice.values()))
     runs = {BEFORE: [slower, slower], AFTER: [run, run]}
     several = tables.summary(replace(measured, runs=runs))["changes"]
     assert several[0][2:] == ["-50.0%", "0.0%", "lower in 2 of 2 runs"]
-
-
-def test_what_the_post_does_not_print_is_marked(report):
-    facts = {fact.what: fact for section in report.sections for fact in section.facts}
-    stated = {"Warmup runs", "Measured runs", "requests"}
-    assert {what for what, fact in facts.items() if fact.source is None} == stated
-    assert {fact.source.kind for what, fact in facts.items() if what not in stated} == {"computed"}
-    marked = [time.what for section in report.sections for time in section.times if time.source]
-    assert marked == ["saved a step away from an edge"]
-
-
-def test_the_posts_throughput_is_its_tokens_over_its_time(report):
-    facts = section(report, "What the figures mean").facts
-    assert len(facts) == 4 and {(fact.post, fact.here) for fact in facts} == {(64 * 512, 64 * 512)}
-
-
-def test_the_picture_says_what_it_shows(report):
-    (picture,) = section(report, "Rows built by each step").images
-    assert picture.png.startswith(b"\x89PNG")
-    assert "before 511 of 511 steps build rows, 768 at most; after 8 of 511" in picture.alt
 
 
 def test_what_was_not_run_says_what_it_needs(report):
@@ -129,15 +96,11 @@ def test_what_was_not_run_says_what_it_needs(report):
 
 def test_on_a_gpu_both_have_the_kernel_and_only_one_the_cache(monkeypatch):
     monkeypatch.setattr(TritonPaged, "why_untimed", classmethod(lambda cls, device: None))
-    stages = pair(Setting(torch.device("cuda"), STAGES))
+    on_gpu = setting("004", "cuda", quick=False, model=None)
+    stages = pair(on_gpu)
     assert stages[AFTER] is TritonPaged and stages[BEFORE].attention is TritonPaged.attention
     assert issubclass(stages[BEFORE], BlockTable) and not issubclass(stages[BEFORE], BlockTableCache)
     assert stages[BEFORE].name == "s05_block_table, kernel of s07_triton_paged"
-    args = parsed(arguments(Setting(torch.device("cuda"), STAGES)))
+    args = parsed(arguments(on_gpu))
     assert (args.num_requests, args.max_new_tokens, args.max_batch_size) == (64, 512, 64)
     assert (args.warmup_runs, args.repeat_runs, args.device) == (1, 3, "cuda")
-
-
-def test_the_dry_run_is_the_same_engine(measured):
-    (config,) = post004.engines(setting())
-    assert (config.model, config.max_num_seqs, config.num_blocks) == ("random:tiny-llama", 64, 128)

@@ -8,12 +8,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from made_up import (
-    BAD_REPORT,
-    COMMAND,
-    PNG,
-    REPORT,
-)
+from made_up import BAD_REPORT, COMMAND, REPORT
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from course.posts.report.template import to_markdown
@@ -65,19 +60,18 @@ def test_the_files_and_a_summary(post, tmp_path, capsys):
     assert said.out.splitlines()[1] == "exact facts: 1 equal, 1 explained, 0 different"
     assert "completion tok/s 408.43 61.17" in " ".join(said.out.split())
     assert "not run: device spans: needs an NVIDIA GPU" in said.out
-    assert said.out.splitlines()[-3:] == [f"written: {stem}{end}" for end in (".json", ".md", "-1.png")]
+    assert said.out.splitlines()[-2:] == [f"written: {stem}{end}" for end in (".json", ".md")]
     assert said.err.endswith(" s  counting\n")
     assert json.loads(stem.with_suffix(".json").read_text())["post"] == "000"
     command = f"{COMMAND} --quick"
     assert stem.with_suffix(".md").read_text() == to_markdown(REPORT, command)
-    assert (stem.parent / f"{stem.name}-1.png").read_bytes() == PNG
 
 
 def test_a_run_of_the_same_day_replaces(post, tmp_path):
     run(tmp_path)
     post.report = replace(REPORT, recorded_at="2026-01-31T00:00:00+00:00", commit=None)
     run(tmp_path)
-    assert len(list((tmp_path / "reports").iterdir())) == 3
+    assert len(list((tmp_path / "reports").iterdir())) == 2
     assert "Commit: unknown" in (tmp_path / "reports" / "000-2026-01-31.md").read_text()
 
 
@@ -88,7 +82,7 @@ def test_a_different_fact_is_named_and_fails(post, tmp_path, capsys):
         "DIFFERENT: Rebuilds: a|b <rows>: post x & y, here 768; not explained: the rule (one table) gives 0"
         in capsys.readouterr().out.splitlines()
     )
-    assert len(list((tmp_path / "reports").iterdir())) == 3
+    assert len(list((tmp_path / "reports").iterdir())) == 2
 
 
 @pytest.mark.parametrize(
