@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from tokenizers import Tokenizer
 
-from course.display.grid import Grid
-from course.display.shapes import CHAR, WIDTH, Cell, Frame, Panel
+from course.display.board import CHAR, WIDTH, Board, Cell, Frame, Panel
 from roseinfer.display.figure import PALETTE
 
 NOW, NEW = PALETTE[0], PALETTE[1]
@@ -13,7 +12,7 @@ LEGEND = (Cell(0, 0, "computed now", NOW), Cell(0, 0, "read from the cache"), Ce
 LETTER, SPACE = 12 * CHAR, 9  # pixels
 
 
-def walk_tokens(tokenizer: Tokenizer, prompt_ids: list[int], output_ids: list[int]) -> Grid:
+def walk_tokens(tokenizer: Tokenizer, prompt_ids: list[int], output_ids: list[int]) -> Board:
     """Show which tokens each step computes to make output_ids, without a cache and with one."""
     total_without = total_with = 0
     frames = []
@@ -29,7 +28,7 @@ def walk_tokens(tokenizer: Tokenizer, prompt_ids: list[int], output_ids: list[in
         ]
         frames.append(Frame(panels, "prefill" if step == 0 else f"decode step {step}"))
     facts = f"{total_without} tokens computed without a cache, {total_with} with one"
-    return Grid(frames, f"{len(frames)} frames: {facts}", legend=LEGEND)
+    return Board(frames, f"{len(frames)} frames: {facts}", legend=LEGEND)
 
 
 def _row(title: str, texts: list[str], cached: int) -> Panel:

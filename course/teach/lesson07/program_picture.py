@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import abc
 from collections.abc import Iterator
 
-from course.display.grid import Grid
-from course.display.shapes import WIDTH, Cell, Frame, Panel, edge_ticks, table
+from course.display.board import WIDTH, Board, Cell, Frame, Panel, edge_ticks, table
 from roseinfer.display.chart import INK
 from roseinfer.display.figure import PALETTE
 from roseinfer.sequence import Sequence
@@ -32,7 +31,7 @@ STEP = (
 )
 
 
-def draw_programs(stage: Stage, seqs: abc.Sequence[Sequence], tile: int, layer: int = 0) -> Grid:
+def draw_programs(stage: Stage, seqs: abc.Sequence[Sequence], tile: int, layer: int = 0) -> Board:
     """Draw the programs of a kernel: one row per (sequence, KV head), one box per tile in the colour of its sequence.
 
     Masked slots are hatched. A slider goes over the tiles, as if all programs took one at a time; below is what they
@@ -49,7 +48,7 @@ def draw_programs(stage: Stage, seqs: abc.Sequence[Sequence], tile: int, layer: 
     ]
     tiles = sum(-(-n // tile) for n in lengths) * heads
     steps = range(-(-max(lengths) // tile) + 1)
-    return Grid(
+    return Board(
         [
             Frame(
                 [

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from course.display.grid import Grid
-from course.display.shapes import WIDTH, Cell, Frame, Panel
+from course.display.board import WIDTH, Board, Cell, Frame, Panel
 from roseinfer.display.figure import PALETTE
 
 
-def draw_layouts(num_kv_heads: int, block_size: int, head_dim: int, bytes_per_value: int, head: int = 0) -> Grid:
+def draw_layouts(num_kv_heads: int, block_size: int, head_dim: int, bytes_per_value: int, head: int = 0) -> Board:
     """Draw one block in two layouts: a box is the head_dim values that one KV head keeps of one token.
 
     The number in a box is the token's; the boxes of `head` are coloured. Raises ValueError if there is no such head.
@@ -22,7 +21,7 @@ def draw_layouts(num_kv_heads: int, block_size: int, head_dim: int, bytes_per_va
         _layout(by_token, head, f"token-major, [{block_size}, {num_kv_heads}, {head_dim}]", ticks),
         _layout(by_head, head, f"head-major, [{num_kv_heads}, {block_size}, {head_dim}]", ticks),
     ]
-    return Grid(
+    return Board(
         [
             Frame(
                 panels,

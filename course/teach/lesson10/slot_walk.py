@@ -7,8 +7,7 @@ from itertools import pairwise
 
 from torch import Tensor
 
-from course.display.grid import Grid
-from course.display.shapes import WIDTH, Cell, Frame, Panel
+from course.display.board import WIDTH, Board, Cell, Frame, Panel
 from roseinfer.display.chart import INK
 
 EARLIER = 0.2  # strength of tokens that were in the pool before this step
@@ -26,7 +25,7 @@ class NewToken:
 
 def walk_slots(
     slot_mapping: Tensor, query_start: Tensor, context_lens: Tensor, block_tables: Tensor, block_size: int
-) -> Grid:
+) -> Board:
     """Draw a frame per token of a flat batch: its position, row entry and slot, and the pool so far.
 
     The arguments are what one step hands attention, the tensors of kernels.attention. A batch of a few dozen tokens can
@@ -41,7 +40,7 @@ def walk_slots(
     ]
     rows = [row[: -(-n // block_size)] for row, n in zip(block_tables.tolist(), lengths, strict=True)]
     frames = [_frame(n, tokens, rows, block_size) for n in range(len(tokens))]
-    return Grid(frames, _facts(tokens, rows, block_size), "token")
+    return Board(frames, _facts(tokens, rows, block_size), "token")
 
 
 def _facts(tokens: list[NewToken], rows: list[list[int]], block_size: int) -> str:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from course.display.grid import Grid
-from course.display.shapes import WIDTH, Cell, Frame, Panel
+from course.display.board import WIDTH, Board, Cell, Frame, Panel
 from roseinfer.display.chart import INK
 
 WIDEST = 44  # pixels of a token
 LABELS = 60
 
 
-def draw_flat_batch(query_start: Sequence[int]) -> Grid:
+def draw_flat_batch(query_start: Sequence[int]) -> Board:
     """Draw the padded batch and the flat one. The last row of each sequence has a thick frame.
 
     query_start [B + 1]: where each sequence begins in the flat batch, and the end. Raises ValueError when it does not
@@ -42,7 +41,7 @@ def draw_flat_batch(query_start: Sequence[int]) -> Grid:
         Panel(padded, title, labels, range(longest), unit="position", cell=cell),
         Panel(flat, f"flat: {total} rows", [""], ticks=ticks, unit="query_start, and row of the batch", cell=cell),
     ]
-    return Grid(
+    return Board(
         [Frame(panels)],
         f"Prompts of {lengths} tokens. Padded, they are {len(lengths)} x {longest} = {len(lengths) * longest} rows; "
         f"flat, {total}. query_start is {starts}, the last rows are {[n - 1 for n in starts[1:]]}.",

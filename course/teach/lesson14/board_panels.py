@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from course.display.shapes import CHAR, WIDTH, Cell, Panel
+from course.display.board import CHAR, WIDTH, Cell, Panel
 from roseinfer.display.figure import PALETTE
 
 from ..measure.request_run import DECODE, PROMPT, RECOMPUTED, Row

@@ -8,8 +8,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from course.display.grid import Grid
-from course.display.shapes import CHAR, EDGE, WIDTH, Cell, Frame, Line, Panel
+from course.display.board import CHAR, EDGE, WIDTH, Board, Cell, Frame, Line, Panel
 from roseinfer.display.figure import PALETTE
 
 from .tree_run import Node, Text, TreeRun
@@ -28,7 +27,7 @@ LEGEND = (
 Place = tuple[Text, int | None]
 
 
-def walk_prefix_tree(run: TreeRun, tokenizer: Tokenizer, names: Sequence[str], shown: int | None = None) -> Grid:
+def walk_prefix_tree(run: TreeRun, tokenizer: Tokenizer, names: Sequence[str], shown: int | None = None) -> Board:
     """Draw the tree of blocks after each step, one box per block, at the end of the text before it.
 
     names: of the requests. shown: the frame of the picture, None for the last one.
@@ -45,7 +44,7 @@ def walk_prefix_tree(run: TreeRun, tokenizer: Tokenizer, names: Sequence[str], s
     frames = [
         Frame([_tree(run, step, rows, tokenizer, names, most)], f"step {step}", line) for step, line in enumerate(lines)
     ]
-    return Grid(
+    return Board(
         frames, "\n".join(f"step {step}: {line}" for step, line in enumerate(lines)), shown=shown, legend=LEGEND
     )
 

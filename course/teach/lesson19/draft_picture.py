@@ -8,8 +8,7 @@ from itertools import accumulate
 
 from tokenizers import Tokenizer
 
-from course.display.grid import Grid
-from course.display.shapes import CHAR, EDGE, WIDTH, Cell, Frame, Line, Panel
+from course.display.board import CHAR, EDGE, WIDTH, Board, Cell, Frame, Line, Panel
 from roseinfer.arguments import counted
 from roseinfer.display.chart import INK
 from roseinfer.display.figure import PALETTE
@@ -53,7 +52,7 @@ class DraftStep:
         return f"{len(self.draft)} drafted, {self.num_accepted} accepted, {counted(len(self.tokens), 'token')}"
 
 
-def picture_of(steps: Sequence[DraftStep], prompt_ids: Sequence[int], tokenizer: Tokenizer) -> Grid:
+def picture_of(steps: Sequence[DraftStep], prompt_ids: Sequence[int], tokenizer: Tokenizer) -> Board:
     """Draw a frame for each step. steps: the first one is the prompt's, without a draft."""
     num_tokens = sum(len(step.tokens) for step in steps)
     drafted = sum(len(step.draft) for step in steps)
@@ -71,7 +70,7 @@ def picture_of(steps: Sequence[DraftStep], prompt_ids: Sequence[int], tokenizer:
     with_drafts = [f"step {number}: {step}" for number, step in enumerate(steps) if step.draft]
     text = "\n".join([f"{total}; {accepted} of {drafted} drafted tokens accepted", *with_drafts])
     still = max(range(len(steps)), key=lambda i: (steps[i].is_mixed, steps[i].num_accepted))
-    return Grid(frames, text, shown=still, legend=LEGEND)
+    return Board(frames, text, shown=still, legend=LEGEND)
 
 
 def readable(tokenizer: Tokenizer, token_id: int) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from course.display.grid import Grid
-from course.display.shapes import EDGE, Cell, Frame, Panel
+from course.display.board import EDGE, Board, Cell, Frame, Panel
 from roseinfer.display.figure import PALETTE
 from roseinfer.simulator.replica import SimulatedRequest
 
@@ -27,7 +26,7 @@ LEGEND = (
 )
 
 
-def draw_load() -> Grid:
+def draw_load() -> Board:
     """Draw a frame per arrival rate: a second's requests, each as a row; the queue; answers and good answers.
 
     The engine's own scheduler runs them, on eight slots, with stated step times: exact, and the same everywhere.
@@ -43,7 +42,7 @@ def draw_load() -> Grid:
         for number, one in enumerate(shown)
     ]
     text = "\n".join(["a server with eight slots, simulated:", *map(_facts, measured)])
-    return Grid(frames, text, label="rate", shown=_past_the_knee(measured), legend=LEGEND)
+    return Board(frames, text, label="rate", shown=_past_the_knee(measured), legend=LEGEND)
 
 
 def _past_the_knee(loads: Sequence[SimulatedLoad]) -> int:

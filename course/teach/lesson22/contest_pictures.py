@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from course.contest.workload import Workload, workload_of
-from course.display.grid import Grid
-from course.display.shapes import Cell, Frame, Panel, edge_ticks
+from course.display.board import Board, Cell, Frame, Panel, edge_ticks
 from roseinfer.arguments import counted
 from roseinfer.display.figure import PALETTE
 from roseinfer.display.table import Table
@@ -24,7 +23,7 @@ PROMPT, OUTPUT = 0.2, 0.75  # strengths of their colours
 BANDS = ("a prompt begins", "all 8 slots", "4 to 7 slots", "1 to 3 slots")
 
 
-def draw_workload(workload: Workload | str = "mixed", seed: int = SEED) -> Grid:
+def draw_workload(workload: Workload | str = "mixed", seed: int = SEED) -> Board:
     """Draw a line for each request, in the order of arrival: pale its prompt, strong the tokens that it asks for."""
     workload = workload_of(workload) if isinstance(workload, str) else workload
     requests = workload.draw(seed)
@@ -40,10 +39,10 @@ def draw_workload(workload: Workload | str = "mixed", seed: int = SEED) -> Grid:
     told = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
     text = f"workload {workload.name}: {counted(len(requests), 'request')}, {told}; {workload.num_tokens} new tokens"
     says = "Pale: the prompt. Strong: the tokens that are asked for."
-    return Grid([Frame([panel], says=says)], text, legend=LEGEND)
+    return Board([Frame([panel], says=says)], text, legend=LEGEND)
 
 
-def draw_contest(entries: Mapping[str, type | None], model: Model, workload: Workload | str = "mixed") -> Grid:
+def draw_contest(entries: Mapping[str, type | None], model: Model, workload: Workload | str = "mixed") -> Board:
     """Draw slots over steps for each entry, on the same requests.
 
     entries: name -> class, None for the baseline; the first one is shown first. Raises ValueError as record_contest.
@@ -52,12 +51,12 @@ def draw_contest(entries: Mapping[str, type | None], model: Model, workload: Wor
     return slots_picture(runs)
 
 
-def slots_picture(runs: Mapping[str, ContestRun]) -> Grid:
+def slots_picture(runs: Mapping[str, ContestRun]) -> Board:
     most = max(run.num_steps for run in runs.values())
     facts = [f"{name}: {counted(run.num_steps, 'step')}, {run.num_empty} empty slots over all of them" for name, run in
              runs.items()]  # fmt: skip
     frames = {name: _frames(name, run, most) for name, run in runs.items()}
-    return Grid(frames, "\n".join(facts), label=f"{EVERY} steps", legend=LEGEND, choice_label="run")
+    return Board(frames, "\n".join(facts), label=f"{EVERY} steps", legend=LEGEND, choice_label="run")
 
 
 def _frames(name: str, run: ContestRun, most: int) -> list[Frame]:

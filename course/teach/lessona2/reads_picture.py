@@ -6,8 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import NamedTuple
 
-from course.display.grid import Grid
-from course.display.shapes import Cell, Frame, Line, Panel, edge_ticks
+from course.display.board import Board, Cell, Frame, Line, Panel, edge_ticks
 from roseinfer.arguments import counted
 
 from ..lesson16.lane_charts import BUBBLE, COLOURS
@@ -72,7 +71,7 @@ def work_out_reads(num_ops: int, host_ms: int, device_ms: int) -> str:
     )
 
 
-def walk_reads() -> Grid:
+def walk_reads() -> Board:
     """Show the run of each of PROGRAMS, one frame per ms. The choice moves the reads."""
     runs = {name: run_program(reads) for name, reads in PROGRAMS.items()}
     width = max(bar.end for bars in runs.values() for bar in bars)
@@ -80,7 +79,7 @@ def walk_reads() -> Grid:
     legend = [replace(look, text=what) for what, look in LOOK.items()]
     text = "\n".join(f"{name}: {_total(bars)}" for name, bars in runs.items())
     title = f"{counted(NUM_OPS, 'op')}; for each the host takes {HOST_MS} ms to launch it, the device {DEVICE_MS} ms"
-    return Grid(frames, f"{title}\n{text}", label="ms", shown=STILL, legend=legend, choice_label="program")
+    return Board(frames, f"{title}\n{text}", label="ms", shown=STILL, legend=legend, choice_label="program")
 
 
 def end_of(bars: list[Bar]) -> int:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from course.display.grid import Grid
-from course.display.shapes import WIDTH, Cell, Frame, Panel
+from course.display.board import WIDTH, Board, Cell, Frame, Panel
 from roseinfer.display.chart import INK
 from roseinfer.display.figure import PALETTE
 from roseinfer.sequence import SamplingParams
@@ -23,7 +22,7 @@ POOL_CELL, ENTRY = (120, 42), (26, 22)
 HISTORY_HEIGHT, TALLEST_ROW, LEAST_WITH_TEXT, WIDEST_STEP = 280, 16, 11, 17  # pixels
 
 
-def block_view(schedule: Schedule) -> Grid:
+def block_view(schedule: Schedule) -> Board:
     """Show a slider over the steps of `schedule` (from record_schedule, or Schedule.load), with a history of the pool.
 
     text/plain: the owner of every block in every step. Raises ValueError for anything but a Schedule.
@@ -35,10 +34,10 @@ def block_view(schedule: Schedule) -> Grid:
         _frame(schedule, number, f"step {number}: {_title(step)}", [_history(schedule, stays, number)])
         for number, step in enumerate(schedule.steps)
     ]
-    return Grid(frames, describe(schedule), shown=_fullest(schedule.steps))
+    return Board(frames, describe(schedule), shown=_fullest(schedule.steps))
 
 
-def walk_blocks(stage: Stage, prompts: list[list[int]], max_tokens: list[int]) -> Grid:
+def walk_blocks(stage: Stage, prompts: list[list[int]], max_tokens: list[int]) -> Board:
     """Run the prompts to their ends and draw a frame per step: one layer's pool, and which blocks each sequence holds.
 
     prompts[i] gets max_tokens[i] new tokens.
@@ -49,10 +48,10 @@ def walk_blocks(stage: Stage, prompts: list[list[int]], max_tokens: list[int]) -
     fewest_free = schedule.num_blocks - max(step.num_blocks for step in steps)
     facts = f"{sum(max_tokens)} tokens; blocks: {schedule.num_blocks}, fewest free {fewest_free}"
     facts += f", used again {schedule.num_reused}, free at the end {stage.num_free_blocks}"
-    return Grid(frames, f"{len(frames)} frames: {facts}", shown=_fullest(steps))
+    return Board(frames, f"{len(frames)} frames: {facts}", shown=_fullest(steps))
 
 
-def walk_tables(stage: Stage, prompts: list[list[int]], max_tokens: list[int]) -> Grid:
+def walk_tables(stage: Stage, prompts: list[list[int]], max_tokens: list[int]) -> Board:
     """Run the prompts to their ends and draw a frame per decode step: one layer's pool, and its block table beside it.
 
     stage: one that keeps its tables in `device_buffer`, such as BlockTable. The table of a frame is read from there, so
@@ -69,7 +68,7 @@ def walk_tables(stage: Stage, prompts: list[list[int]], max_tokens: list[int]) -
         f"of {schedule.num_blocks} blocks {schedule.num_reused} used again, {stage.num_free_blocks} free at the end"
     )
     shown = _fullest(list(decodes.values()))
-    return Grid(frames, f"{len(frames)} frames: {facts}", "decode step", shown)
+    return Board(frames, f"{len(frames)} frames: {facts}", "decode step", shown)
 
 
 def _recorded(stage: Stage, prompts: list[list[int]], max_tokens: list[int]) -> Schedule:

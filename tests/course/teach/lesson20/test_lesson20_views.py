@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from course import teach
-from course.display.grid import VEGA
+from course.display.board import VEGA
 from course.teach.lesson20 import load_picture, loads
 from course.teach.lesson20.admission_race import everyone
 from course.teach.lesson20.admission_rule import admit
