@@ -35,7 +35,6 @@ from .lesson09.read_rates import cached_bytes, head_major, read_rates
 from .lesson09.row_reads import count_rows
 from .lesson09.task_picture import walk_tasks
 from .lesson10.change_times import draw_changes, say_changes, time_changes
-from .lesson10.layout_picture import draw_layouts
 from .lesson10.row_counts import host_part, rows_in_post_004
 from .lesson10.slot_walk import walk_slots
 from .lesson11.clock_race import draw_clock_race

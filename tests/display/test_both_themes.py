@@ -19,7 +19,6 @@ from course.posts.post004.run import AFTER, BEFORE
 from course.posts.post004.tables import draw_rows
 from course.teach.journal.predictions import Guess, Predictions
 from roseinfer.display.figure import apply_style
-from stages import NaiveCat
 
 PAGES = {"light": (255, 255, 255), "dark": (17, 17, 17)}  # of JupyterLab's themes
 LEAST_CONTRAST = 3.9  # no grey has more than 4.35 on both
@@ -43,10 +42,6 @@ def of_a_figure():
     return [teach.figure_alt(fig, "a line and a box").png]
 
 
-def of_the_seam(model):
-    return [teach.draw_seam(NaiveCat, model, [3, 7]).png]
-
-
 def of_posts():
     done = [SimpleNamespace(began=n, ended=n + 0.5) for n in range(3)]
     run = SimpleNamespace(device=SimpleNamespace(done=done), busy=0.5)
@@ -62,9 +57,9 @@ def of_posts():
 OF_RUNS = pytest.param(of_recorded_runs, marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("pictures", [of_guesses, OF_RUNS, of_a_figure, of_the_seam, of_posts])
-def test_a_picture_on_the_page_reads_on_both_themes(pictures, grouped, styled):
-    found = pictures(grouped) if pictures is of_the_seam else pictures()
+@pytest.mark.parametrize("pictures", [of_guesses, OF_RUNS, of_a_figure, of_posts])
+def test_a_picture_on_the_page_reads_on_both_themes(pictures, styled):
+    found = pictures()
     assert found
     for png in found:
         picture = Image.open(io.BytesIO(png)).convert("RGBA")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import abc
 from typing import Any
 
-from course.display.board import Board, Cell, Frame, Line, Panel, edge_ticks
+from course.display.board import Board, Cell, Frame, Line, Panel
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
@@ -38,7 +38,7 @@ def _batch(lengths: list[int]) -> Panel:
     cells += [Cell(row, n, hatched=True, width=longest - n) for row, n in enumerate(lengths) if n < longest]
     labels = [f"seq {row}" for row in range(len(lengths))]
     title, cell = f"04: gathered, padded to T = {longest}", (BATCH_WIDTH / longest, ROW)
-    return Panel(cells, title, labels, ticks=edge_ticks(longest), unit="token", cell=cell)
+    return Panel(cells, title, labels, unit="token", cell=cell)
 
 
 def _walks(walks: list[list[int]], num_blocks: int) -> Panel:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import abc
 from collections.abc import Iterator
 
-from course.display.board import WIDTH, Board, Cell, Frame, Panel, edge_ticks, table
+from course.display.board import WIDTH, Board, Cell, Frame, Panel, table
 from roseinfer.display.chart import INK
 from roseinfer.display.figure import PALETTE
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
-LABELS, ROW = 90, 15  # pixels
+ROW = 15  # pixels
 UNREAD, READ = 0.12, 0.5  # strength of tiles
 COLUMNS = ("", "block_table says", "slots of K and V", "cached tokens", "masked rows")
 LEGEND = (
@@ -82,8 +82,7 @@ def _programs(
             cells += _program(len(labels), length, tile, seq, step)
             labels.append(f"head {head}")
     cells.append(Cell(0, 0, width=width, height=len(labels), outline=PALETTE[3], dashed=True))
-    cell = (WIDTH - LABELS) / width, ROW
-    return Panel(cells, rows=labels, ticks=edge_ticks(width), unit="cached token", cell=cell)
+    return Panel(cells, rows=labels, unit="cached token", cell=(WIDTH, ROW))
 
 
 def _program(row: int, num_cached: int, tile: int, seq: int, step: int) -> Iterator[Cell]:

@@ -8,7 +8,6 @@ from course.display.board import WIDTH, Board, Cell, Frame, Panel
 from roseinfer.arguments import counted
 
 Task = tuple[int, int, int]  # sequence, KV head, cached tokens
-LABELS = 80  # pixels
 
 
 def walk_tasks(lengths: Sequence[int], num_kv_heads: int, threads: Sequence[int], split: int | None = None) -> Board:
@@ -36,7 +35,7 @@ def walk_tasks(lengths: Sequence[int], num_kv_heads: int, threads: Sequence[int]
             facts.append(f"{counted(count, 'thread')}, numbered {order}: the busiest walks over {wait}")
             cells = [cell for thread, run in enumerate(runs) for cell in _boxes(thread, run)]
             title, labels = f"Numbered {order}: all threads wait for {wait}.", [f"thread {i}" for i in range(count)]
-            panels.append(Panel(cells, title, labels, cell=((WIDTH - LABELS) / max(scale, 1), 20)))
+            panels.append(Panel(cells, title, labels, cell=(WIDTH, 20), room=(scale, count)))
         frames.append(Frame(panels, counted(count, "thread")))
     return Board(frames, "\n".join(facts), "more threads")
 

@@ -7,11 +7,10 @@ from itertools import pairwise
 
 from torch import Tensor
 
-from course.display.board import WIDTH, Board, Cell, Frame, Panel
+from course.display.board import Board, Cell, Frame, Panel
 from roseinfer.display.chart import INK
 
 EARLIER = 0.2  # strength of tokens that were in the pool before this step
-LABELS = 100  # pixels
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ def _batch(now: int, tokens: list[NewToken]) -> Panel:
     """Show position and slot of each token of the flat batch; slots after the token `now` are still empty."""
     cells = [Cell(0, n, token.position, token.seq, outline=_outline(n == now)) for n, token in enumerate(tokens)]
     cells += [Cell(1, n, token.slot if n <= now else "", outline=_outline(n == now)) for n, token in enumerate(tokens)]
-    return Panel(cells, rows=("positions", "slot_mapping"), cell=(min(28, (WIDTH - LABELS) / len(tokens)), 24))
+    return Panel(cells, rows=("positions", "slot_mapping"))
 
 
 def _pool(now: int, tokens: list[NewToken], rows: list[list[int]], block_size: int) -> Panel:

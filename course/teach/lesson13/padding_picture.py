@@ -30,7 +30,7 @@ def draw_padding(stage: Any, seqs: abc.Sequence[Sequence], bucket: int) -> Board
         cells.append(Cell(0, middle - width / 2, f"row {row}", colour, hatched=is_pad, width=width))
         lines.append(Line((1, middle), (POOL, slot + 0.5), INK if is_pad else row, dashed=is_pad, arrow=True))
     return Board(
-        [Frame([Panel(cells, cell=(WIDTH / num_slots, 32), lines=lines)])],
+        [Frame([Panel(cells, cell=(WIDTH, 32), lines=lines)])],
         f"A batch of {len(seqs)} in a bucket of {bucket}. Rows 0 to {len(seqs) - 1} write the slots "
         f"{slots[: len(seqs)]}, each in a block of its own sequence. The padding rows write {slots[len(seqs) :]}, "
         f"in block {stage.dummy_block}, which no sequence is ever given.",

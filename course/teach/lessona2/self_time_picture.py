@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course.display.board import Board, Cell, Frame, Panel, edge_ticks
+from course.display.board import Board, Cell, Frame, Panel
 from roseinfer.display.figure import PALETTE
 
 from .events import Event, Events, op, span
@@ -79,7 +79,7 @@ def _frame(number: int) -> Frame:
         for at in range(WIDTH)
     ]
     rows = [*(f"depth {level}" for level in range(deepest + 1)), INNERMOST]
-    panel = Panel(cells, rows=rows, ticks=edge_ticks(WIDTH), unit="µs", cell=(PIXELS, 30), size=11)
+    panel = Panel(cells, rows=rows, unit="µs", cell=(PIXELS, 30), size=11)
     return Frame([panel], heading=_sentence(chosen))
 
 

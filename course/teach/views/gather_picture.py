@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import abc
 
-from course.display.board import WIDTH, Board, Cell, Frame, Panel, edge_ticks
+from course.display.board import WIDTH, Board, Cell, Frame, Panel
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
@@ -32,8 +32,8 @@ def draw_gather(stage: Stage, seqs: abc.Sequence[Sequence]) -> Board:
     kept = "layer 0: blocks, kept one by one"
     gathered = f"gathered: one batch, padded to T = {longest}"
     panels = [
-        Panel(blocks, kept, labels, ticks=edge_ticks(width), unit="token", cell=cell),
-        Panel(batch, gathered, labels, ticks=edge_ticks(longest), unit="token", cell=cell),
+        Panel(blocks, kept, labels, unit="token", cell=cell),
+        Panel(batch, gathered, labels, unit="token", cell=cell),
     ]
     padding = sum(longest - n for n in lengths)
     return Board(

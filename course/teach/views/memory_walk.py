@@ -120,4 +120,4 @@ def _strip(layout: Layout, reads: list[Read], step: int, row_bytes: int, most: i
         colour = TWICE if times[line] > 1 else ""
         cells.append(Cell(1.55, line, times[line] or "", colour, outline=outline, strength=0.4, height=0.75))
     title = f"{layout.name} {layout.shape}: {now}"
-    return Panel(cells, title, cell=((WIDTH - 4) / most, 22), size=10)
+    return Panel(cells, title, cell=(WIDTH, 22), room=(most, 1), size=10)
