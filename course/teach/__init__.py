@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from course.posts.data import beside_post, post_facts, post_table
 from roseinfer.bench.table_steps import compare_builds, table_steps
-from roseinfer.display.figure import figure_alt
 from roseinfer.display.timeline.timeline import timeline
 from roseinfer.kernels.cases import paged_case
 from roseinfer.profiling.data_sheets import data_sheet
@@ -137,9 +136,10 @@ from .source.recorded_code import show_graph
 from .source.side_by_side import side_by_side
 from .source.stages import show_diff, show_stage
 from .views.block_schedule import Schedule, record_schedule
-from .views.block_view import block_view, walk_blocks, walk_tables
+from .views.block_view import block_view, walk_blocks
 from .views.engine_page import engine_page
 from .views.gather_picture import draw_gather
+from .views.lines_chart import draw_lines
 from .views.memory_walk import walk_memory
 from .views.online_softmax import walk_online_softmax
 from .views.rows_picture import draw_rows_built
