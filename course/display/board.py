@@ -52,11 +52,16 @@ KINDS = {"rects": Rect, "paths": Path, "texts": Text}
 class Board:
     """Cells in panels, one frame per step, with a slider, play, back and forward.
 
-    frames: one per step, or the frames of several choices by name, of which the first is shown first. A choice with
-    fewer frames than the others stays at its last one. choice_label: what the choices are. text: what it shows in exact
-    facts, for nbval. label: what the slider counts. shown: the frame of the picture, of the first choice; None for its
-    last one. legend: cells that stand for their kind, each with its meaning as text. frame_ms: how long a frame is
-    shown while it plays. alt: a description that includes times; the text if empty.
+    Args:
+        frames: one per step, or the frames of several choices by name, of which the first is shown first. A choice with
+            fewer frames than the others stays at its last one.
+        text: what it shows in exact facts, for nbval.
+        label: what the slider counts.
+        shown: the frame of the picture, of the first choice; None for its last one.
+        legend: cells that stand for their kind, each with its meaning as text.
+        choice_label: what the choices are.
+        frame_ms: how long a frame is shown while it plays.
+        alt: a description that includes times; the text if empty.
 
     Raises ValueError without a frame, and for a `shown` that is no frame.
     """

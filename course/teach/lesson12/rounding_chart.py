@@ -13,7 +13,7 @@ from .text_price import LEVELS
 if TYPE_CHECKING:
     import altair as alt
 
-KEPT, LOST, BEFORE = "rounded to another level", "rounded to 0", "before rounding"
+KEPT, LOST = "rounded to another level", "rounded to 0"
 WIDTH, ROW, NEAR, BAR = PAGE_WIDTH - 80, 70, 200, 20  # pixels
 MOST_TIMES = 20  # as large as a reader can make the outlier, at least
 SHARED = "values that share a scale"
@@ -82,6 +82,6 @@ def chart_of(
     counts = sizes.mark_text(align="left", dx=6).encode(zeros, shared, text="said:N")
     return alt.vconcat(
         row.properties(width=WIDTH, height=ROW, title="The row"),
-        (moved + ticks + ends).properties(width=WIDTH, height=NEAR, title="Black: before rounding; a dot: after it"),
+        (moved + ticks + ends).properties(width=WIDTH, height=NEAR, title="A dash: before rounding; a dot: after it"),
         (bars + counts).properties(width=WIDTH, height=BAR * len(groups), title=SHARED.capitalize()),
     ).add_params(outlier, group)

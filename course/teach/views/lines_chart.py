@@ -12,8 +12,14 @@ def draw_lines(
 ) -> Chart:
     """Chart a line per name through a point for each number of `x`.
 
-    text: what the chart shows, in exact facts. lines: by name, a number for each of `x`. Raises ValueError for a line
-    of another length.
+    Args:
+        text: what the chart shows, in exact facts.
+        x: the numbers, from left to right.
+        lines: a number for each of `x`, by name.
+        x_title: what `x` counts.
+        y_title: what the lines count.
+
+    Raises ValueError for a line of another length.
     """
     import altair as alt
     import pandas as pd
