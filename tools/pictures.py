@@ -14,7 +14,7 @@ DOCS = ROOT / "docs"
 PICTURES = {
     "climb.png": ("00_start_here", "teach.recorded_climb("),
     "text_race.png": ("00_start_here", "teach.race_texts("),
-    "lesson05.png": ("05_block_table", "teach.walk_tables("),
+    "lesson05.png": ("05_block_table", "teach.walk_blocks("),
 }
 
 

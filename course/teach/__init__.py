@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from course.posts.data import beside_post, post_facts, post_table
 from roseinfer.bench.table_steps import compare_builds, table_steps
-from roseinfer.display.figure import figure_alt
 from roseinfer.display.timeline.timeline import timeline
 from roseinfer.kernels.cases import paged_case
 from roseinfer.profiling.data_sheets import data_sheet
@@ -35,7 +34,6 @@ from .lesson09.read_rates import cached_bytes, head_major, read_rates
 from .lesson09.row_reads import count_rows
 from .lesson09.task_picture import walk_tasks
 from .lesson10.change_times import draw_changes, say_changes, time_changes
-from .lesson10.layout_picture import draw_layouts
 from .lesson10.row_counts import host_part, rows_in_post_004
 from .lesson10.slot_walk import walk_slots
 from .lesson11.clock_race import draw_clock_race
@@ -138,9 +136,10 @@ from .source.recorded_code import show_graph
 from .source.side_by_side import side_by_side
 from .source.stages import show_diff, show_stage
 from .views.block_schedule import Schedule, record_schedule
-from .views.block_view import block_view, walk_blocks, walk_tables
+from .views.block_view import block_view, walk_blocks
 from .views.engine_page import engine_page
 from .views.gather_picture import draw_gather
+from .views.lines_chart import draw_lines
 from .views.memory_walk import walk_memory
 from .views.online_softmax import walk_online_softmax
 from .views.rows_picture import draw_rows_built

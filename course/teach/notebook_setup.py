@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from IPython.display import display as show
 
 from roseinfer import display, doctor
-from roseinfer.display import figure
 from roseinfer.display.view import View, card
 
 from .measure import freed_memory, long_cells
@@ -33,7 +32,7 @@ class Setup(View):
 
 
 def setup(seed: int = 0, lesson: str | None = None) -> Setup:
-    """Seed random, numpy and torch, turn gradients off, set the plot style, and say what this machine is.
+    """Seed random, numpy and torch, turn gradients off, and say what this machine is.
 
     Args:
         seed: for all three.
@@ -49,7 +48,6 @@ def setup(seed: int = 0, lesson: str | None = None) -> Setup:
     np.random.seed(seed)
     torch.manual_seed(seed)
     torch.set_grad_enabled(False)
-    figure.apply_style()
     display.install()
     long_cells.install()
     freed_memory.install()

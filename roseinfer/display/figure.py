@@ -1,12 +1,8 @@
-"""Plots: one look for all lessons, and figures that come with a text."""
+"""The colours of all pictures, and the look of matplotlib's figures."""
 
 from __future__ import annotations
 
-import io
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from typing import Any
 
 # Okabe and Ito, "Color Universal Design" (2008), without black, which is for text; the lightest colour last.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442")
@@ -15,7 +11,7 @@ PAPER, INK = "#FFFFFF", "#222222"
 # Text and lines of a picture that lies on the page itself and cannot take its theme's colour. The contrast is 4.35 on
 # white as on the #111111 of JupyterLab's dark theme.
 MIDDLE_INK = "#797979"
-# Matplotlib's defaults for a figure that reads on both themes.
+# Settings of matplotlib for a figure that reads on both themes.
 STYLE: dict[Any, Any] = {
     "axes.prop_cycle": f"cycler(color={list(PALETTE)})",
     "figure.figsize": (8, 3.5),
@@ -41,39 +37,3 @@ STYLE: dict[Any, Any] = {
     "ytick.color": "#808080",
     "svg.hashsalt": "roseinfer",  # without it the ids in an SVG are new on every run
 }
-
-
-def apply_style() -> None:
-    """Make STYLE matplotlib's defaults."""
-    import matplotlib
-
-    matplotlib.rcParams.update(STYLE)
-
-
-class Picture:
-    """A figure as png, with its text as text/plain: what it shows, for those who do not see it and for nbval."""
-
-    def __init__(self, png: bytes, text: str) -> None:
-        self.png = png
-        self.text = text
-
-    def __repr__(self) -> str:
-        return self.text
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        return {"text/plain": self.text, "image/png": self.png}, {"image/png": {"alt": self.text}}
-
-
-def figure_alt(fig: Figure, text: str) -> Picture:
-    """Take `fig` off pyplot's list, so that it is shown once, and return it with its text.
-
-    text: what the figure shows, in exact facts only. Raises ValueError when it is empty.
-    """
-    if not text.strip():
-        raise ValueError(f"text must say what the figure shows, got {text!r}")
-    from matplotlib import pyplot
-
-    image = io.BytesIO()
-    fig.savefig(image, format="png", metadata={"Software": None})
-    pyplot.close(fig)
-    return Picture(image.getvalue(), text)

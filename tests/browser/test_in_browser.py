@@ -47,7 +47,6 @@ CELLS = {
     "prepared": PREPARED,
     "walk_tokens": "teach.walk_tokens(tokenizer, [5] * 6, [7] * 4)",
     "walk_blocks": "teach.walk_blocks(stage, prompts=requests, max_tokens=[9, 16, 5])",
-    "walk_tables": "teach.walk_tables(stage, prompts=requests, max_tokens=[9, 16, 5])",
     "walk_slots": "teach.walk_slots(flat.slot_mapping, flat.query_start, flat.context_lens, flat.block_tables, 8)",
     "block_view": "teach.block_view(teach.record_schedule(BlockTable, model, requests, params, num_blocks=12, "
     "block_size=8, max_num_seqs=3))",
@@ -67,7 +66,7 @@ tokens = pandas.DataFrame({"batch": [1, 8, 16], "tok/s": [20, 90, 170]})
 Chart(altair.Chart(tokens, width=200, height=100).mark_bar().encode(x="batch:O", y="tok/s:Q"), "tokens a second")""",
 }
 NUMBER = {name: number for number, name in enumerate(CELLS)}
-SLIDERS = ("walk_tokens", "walk_blocks", "walk_tables", "walk_slots", "block_view", "step_debugger")
+SLIDERS = ("walk_tokens", "walk_blocks", "walk_slots", "block_view", "step_debugger")
 
 ACTIVE_CELL = "() => window.jupyterapp.shell.currentWidget.content.activeCellIndex"
 DIRTY = "() => window.jupyterapp.shell.currentWidget.context.model.dirty"

@@ -7,14 +7,10 @@ import io
 import re
 
 import pytest
-from matplotlib import pyplot
-from matplotlib_inline.backend_inline import _fetch_figure_metadata
 from PIL import Image
 
 from course import teach
 from course.teach.journal.predictions import Guess, Predictions
-from roseinfer.display.figure import apply_style
-from stages import NaiveCat
 
 PAGES = {"light": (255, 255, 255), "dark": (17, 17, 17)}  # of JupyterLab's themes
 LEAST_CONTRAST = 3.9  # no grey has more than 4.35 on both
@@ -28,26 +24,12 @@ def of_recorded_runs():
     return pictures_in(teach.recorded_online().to_html())
 
 
-def of_a_figure():
-    fig, (left, right) = pyplot.subplots(1, 2)
-    left.plot([1, 2], [3, 4], label="a line")
-    left.legend()
-    left.annotate("here", (1, 3), (1.5, 3), arrowprops={"arrowstyle": "->"})
-    right.boxplot([[1, 2, 3, 9]])
-    fig.suptitle("both")
-    return [teach.figure_alt(fig, "a line and a box").png]
-
-
-def of_the_seam(model):
-    return [teach.draw_seam(NaiveCat, model, [3, 7]).png]
-
-
 OF_RUNS = pytest.param(of_recorded_runs, marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("pictures", [of_guesses, OF_RUNS, of_a_figure, of_the_seam])
-def test_a_picture_on_the_page_reads_on_both_themes(pictures, grouped, styled):
-    found = pictures(grouped) if pictures is of_the_seam else pictures()
+@pytest.mark.parametrize("pictures", [of_guesses, OF_RUNS])
+def test_a_picture_on_the_page_reads_on_both_themes(pictures):
+    found = pictures()
     assert found
     for png in found:
         picture = Image.open(io.BytesIO(png)).convert("RGBA")
@@ -65,20 +47,6 @@ def test_colours_show_the_page_through_as_they_would_on_it():
     picture = Image.open(io.BytesIO(png))
     shades = {pixel[:3] for _, pixel in picture.getcolors(10**6) if pixel[3] == 64}  # a quarter: "within a factor of 2"
     assert any(max(abs(a - b) for a, b in zip(shade, (86, 180, 233), strict=True)) < 8 for shade in shades)
-
-
-def test_jupyterlab_is_asked_for_no_background(styled):
-    fig, axes = pyplot.subplots()
-    axes.plot([1, 2])
-    assert _fetch_figure_metadata(fig) is None
-    pyplot.close(fig)
-
-
-@pytest.fixture
-def styled():
-    with pyplot.rc_context():
-        apply_style()
-        yield
 
 
 def pictures_in(html):

@@ -205,7 +205,7 @@ def test_colab_installs_what_lessons_import_in_the_tested_versions(colab, monkey
     names = {Requirement(line).name for line in command[command.index("-c") + 2 :]}
     assert imported_by_lessons() <= names | colab.LEFT_ALONE
     assert {"torch", "triton", "transformers", "duckdb"} <= names
-    assert {"torch", "pandas", "matplotlib", "hypothesis"} <= imported_by_lessons()
+    assert {"torch", "pandas", "hypothesis"} <= imported_by_lessons()
 
 
 def test_what_is_left_alone_is_still_a_dependency(colab):

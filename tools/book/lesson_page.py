@@ -10,7 +10,7 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
-from course.display.grid import VEGA
+from course.display.board import VEGA
 from roseinfer.display.chart import VEGA_LITE
 from tools.book.launch import launch_buttons
 from tools.book.links import rewrite_links

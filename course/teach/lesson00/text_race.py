@@ -3,29 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
+from math import ceil
 
 from tokenizers import Tokenizer
 
-from course.display.vega import VegaPicture
+from course.display.board import EDGE, WIDTH, Board, Cell, Frame, Panel, flow
 from roseinfer.arguments import counted
 from roseinfer.bench.contenders import StageContender
 from roseinfer.bench.interleave import Run, interleaved
 from roseinfer.bench.ladder import check_stages
+from roseinfer.display.figure import PALETTE
 from roseinfer.generate import decode_step
 from roseinfer.models import Model
 from roseinfer.profiling import bytes_copied, decode_floor
 from roseinfer.stage import Stage
 
-from .race_spec import Lane, race_spec
-
 RUNS = 3
+MOMENTS, FRAME_MS = 40, 200  # frames of the race, and how long one is shown: 8 s in all
+WRITTEN = Cell(0, 0, "new tokens", PALETTE[0])
+PROMPT = Cell(0, 0, "prompt", PALETTE[1])
+READ = Cell(0, 0, "read, as any stage must", EDGE, outline="none")
+COPIED = Cell(0, 0, "copied by the stage itself", PALETTE[5], outline="none")
 
 
-class TextRace(VegaPicture):
+class TextRace(Board):
     """Animation of a text race. speeds: tokens per second of each stage's batch in its median run, with the prefill."""
 
     speeds: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One stage's run. Each list has an entry per token: when it is ready, its text, and the bytes moved up to it.
+
+    needed: bytes of weights and cache, read once in each step. copied: bytes that the stage itself copies, read and
+    written.
+    """
+
+    name: str
+    ends_ms: list[float]
+    pieces: list[str]
+    needed: list[int]
+    copied: list[int]
 
 
 def race_texts(
@@ -62,10 +83,50 @@ def race_texts(
         f"{', '.join(runs)}: {counted(batch_size, 'sequence')} from {prompt!r}, "
         f"{counted(max_new_tokens, 'new token')} each; same text: {is_same}"
     )
-    first_done = min(lane.ends_ms[-1] for lane in lanes)
-    race = TextRace(race_spec(lanes, prompt, batch_size, text), text, _told(lanes, batch_size), {"time": first_done})
+    ends = [lane.ends_ms[-1] for lane in lanes]
+    race = TextRace(
+        race_frames(lanes, prompt, batch_size),
+        text,
+        label="moment",
+        shown=ceil(MOMENTS * min(ends) / max(ends)),
+        legend=(PROMPT, WRITTEN, READ, COPIED),
+        frame_ms=FRAME_MS,
+        alt=_told(lanes, batch_size),
+    )
     race.speeds = {name: run.tokens / _seconds(run) for name, run in runs.items()}
     return race
+
+
+def race_frames(lanes: Sequence[Lane], prompt: str, batch_size: int) -> list[Frame]:
+    """Draw the moments of the slowest stage's run: what each stage has written by then, and the bytes that it moved."""
+    last = max(lane.ends_ms[-1] for lane in lanes)
+    most = max(lane.needed[-1] + lane.copied[-1] for lane in lanes)
+    slower = MOMENTS * FRAME_MS / last
+    speed = f"slowed down {slower:,.1f} times" if slower >= 1 else f"{1 / slower:,.1f} times as fast as measured"
+    moments = [last * moment / MOMENTS for moment in range(MOMENTS + 1)]
+    return [
+        Frame(
+            [panel for lane in lanes for panel in _panels(lane, now, prompt, batch_size, most)],
+            f"{now:,.0f} of {last:,.0f} ms, {speed}",
+        )
+        for now in moments
+    ]
+
+
+def _panels(lane: Lane, now: float, prompt: str, batch_size: int, most: int) -> tuple[Panel, Panel]:
+    """Show a lane's text and its bytes. The speed is that of the whole run: few tokens have waited for a prefill."""
+    made, length = sum(end <= now for end in lane.ends_ms), len(lane.ends_ms)
+    shown = [piece.replace("\n", "⏎").replace(" ", "␣") for piece in lane.pieces]
+    text = flow([replace(PROMPT, text=prompt), *(replace(WRITTEN, text=piece) for piece in shown)])
+    speed = f"{1e3 * batch_size * length / lane.ends_ms[-1]:,.0f} tok/s, {lane.ends_ms[-1]:,.0f} ms"
+    title = f"{lane.name}: {made * batch_size:,} of {length * batch_size:,} tokens; whole run {speed}"
+    needed, copied = (sums[made - 1] if made else 0 for sums in (lane.needed, lane.copied))
+    told = f"{needed / 1e6:,.0f} MB of weights and cache read, {copied / 1e6:,.0f} MB copied"
+    bars = [
+        replace(READ, text="", width=needed / most),
+        replace(COPIED, text="", column=needed / most, width=copied / most),
+    ]
+    return replace(text, cells=text.cells[: 1 + made], title=title), Panel(bars, told, cell=(WIDTH, 14), room=(1, 1))
 
 
 def _runner(entrant: StageContender) -> Callable[[], Run]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import abc
 from typing import Any
 
-from course.display.grid import Grid
-from course.display.shapes import Cell, Frame, Panel
+from course.display.board import Board, Cell, Frame, Panel
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
@@ -14,7 +13,7 @@ CELL = (26, 24)
 Held = dict[tuple[int, int], tuple[int, int]]  # (block, slot) -> (sequence, token)
 
 
-def draw_pool_gather(stage: Any, seqs: abc.Sequence[Sequence], layer: int = 0) -> Grid:
+def draw_pool_gather(stage: Any, seqs: abc.Sequence[Sequence], layer: int = 0) -> Board:
     """Draw pool[blocks, slots] of a small batch, with block and slot of every token in cells.
 
     stage: one with block_ids(seqs, longest) [L, B, max_blocks], such as stage 04, with few and small blocks. The colour
@@ -38,7 +37,7 @@ def draw_pool_gather(stage: Any, seqs: abc.Sequence[Sequence], layer: int = 0) -
     ]
     own_blocks = [len(stage.tables.of(seq.seq_id, layer)) for seq in seqs]
     strangers = sum(max(0, longest - n * size) for n in own_blocks)
-    return Grid([Frame(panels)], _describe(stage, lengths, blocks, slots, layer, strangers))
+    return Board([Frame(panels)], _describe(stage, lengths, blocks, slots, layer, strangers))
 
 
 def _pool(held: Held, num_blocks: int, size: int) -> Panel:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import abc
 from typing import Any
 
-from course.display.grid import Grid
-from course.display.shapes import Cell, Frame, Line, Panel, edge_ticks
+from course.display.board import Board, Cell, Frame, Line, Panel
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
@@ -16,7 +15,7 @@ STOP = 0.7  # of a block: the width of a stop
 BEND = 0.4
 
 
-def draw_block_walk(stage: Stage, seqs: abc.Sequence[Sequence], layer: int = 0) -> Grid:
+def draw_block_walk(stage: Stage, seqs: abc.Sequence[Sequence], layer: int = 0) -> Board:
     """Draw the batch [B, H_kv, T, D] that attention would want, and where the same tokens lie in the pool of one layer.
 
     The pool, to the right, is drawn up to the last block in use, with the order in which each sequence's query visits
@@ -26,7 +25,7 @@ def draw_block_walk(stage: Stage, seqs: abc.Sequence[Sequence], layer: int = 0) 
     walks = [stage.tables.of(s.seq_id, layer)[: stage.tables.blocks_for(n)] for s, n in zip(seqs, lengths, strict=True)]
     padding = sum(max(lengths) - n for n in lengths)
     ways = "; ".join(f"sequence {i}: {walk}" for i, walk in enumerate(walks))
-    return Grid(
+    return Board(
         [Frame([_batch(lengths), _walks(walks, num_blocks=1 + max(map(max, walks)))])],
         f"Left, gathered: {len(seqs)} x {max(lengths)} tokens, {padding} of them padding. Right, a walk over blocks of "
         f"{stage.block_size} tokens, nothing gathered: {ways}.",
@@ -39,7 +38,7 @@ def _batch(lengths: list[int]) -> Panel:
     cells += [Cell(row, n, hatched=True, width=longest - n) for row, n in enumerate(lengths) if n < longest]
     labels = [f"seq {row}" for row in range(len(lengths))]
     title, cell = f"04: gathered, padded to T = {longest}", (BATCH_WIDTH / longest, ROW)
-    return Panel(cells, title, labels, ticks=edge_ticks(longest), unit="token", cell=cell)
+    return Panel(cells, title, labels, unit="token", cell=cell)
 
 
 def _walks(walks: list[list[int]], num_blocks: int) -> Panel:

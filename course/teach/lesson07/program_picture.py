@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import abc
 from collections.abc import Iterator
 
-from course.display.grid import Grid
-from course.display.shapes import WIDTH, Cell, Frame, Panel, edge_ticks, table
+from course.display.board import WIDTH, Board, Cell, Frame, Panel, table
 from roseinfer.display.chart import INK
 from roseinfer.display.figure import PALETTE
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
-LABELS, ROW = 90, 15  # pixels
+ROW = 15  # pixels
 UNREAD, READ = 0.12, 0.5  # strength of tiles
 COLUMNS = ("", "block_table says", "slots of K and V", "cached tokens", "masked rows")
 LEGEND = (
@@ -32,7 +31,7 @@ STEP = (
 )
 
 
-def draw_programs(stage: Stage, seqs: abc.Sequence[Sequence], tile: int, layer: int = 0) -> Grid:
+def draw_programs(stage: Stage, seqs: abc.Sequence[Sequence], tile: int, layer: int = 0) -> Board:
     """Draw the programs of a kernel: one row per (sequence, KV head), one box per tile in the colour of its sequence.
 
     Masked slots are hatched. A slider goes over the tiles, as if all programs took one at a time; below is what they
@@ -49,7 +48,7 @@ def draw_programs(stage: Stage, seqs: abc.Sequence[Sequence], tile: int, layer: 
     ]
     tiles = sum(-(-n // tile) for n in lengths) * heads
     steps = range(-(-max(lengths) // tile) + 1)
-    return Grid(
+    return Board(
         [
             Frame(
                 [
@@ -83,8 +82,7 @@ def _programs(
             cells += _program(len(labels), length, tile, seq, step)
             labels.append(f"head {head}")
     cells.append(Cell(0, 0, width=width, height=len(labels), outline=PALETTE[3], dashed=True))
-    cell = (WIDTH - LABELS) / width, ROW
-    return Panel(cells, rows=labels, ticks=edge_ticks(width), unit="cached token", cell=cell)
+    return Panel(cells, rows=labels, unit="cached token", cell=(WIDTH, ROW))
 
 
 def _program(row: int, num_cached: int, tile: int, seq: int, step: int) -> Iterator[Cell]:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from course.display.grid import Grid
-from course.display.shapes import WIDTH, Cell, Frame, Panel
+from course.display.board import WIDTH, Board, Cell, Frame, Panel
 from roseinfer.arguments import counted
 
 Task = tuple[int, int, int]  # sequence, KV head, cached tokens
-LABELS = 80  # pixels
 
 
-def walk_tasks(lengths: Sequence[int], num_kv_heads: int, threads: Sequence[int], split: int | None = None) -> Grid:
+def walk_tasks(lengths: Sequence[int], num_kv_heads: int, threads: Sequence[int], split: int | None = None) -> Board:
     """Draw one row per thread, and one box per task, as wide as the tokens that it walks over. Colours are sequences.
 
     One panel numbers the tasks sequence by sequence, another head by head, as stage 09 does. split: adds a panel in
@@ -37,9 +35,9 @@ def walk_tasks(lengths: Sequence[int], num_kv_heads: int, threads: Sequence[int]
             facts.append(f"{counted(count, 'thread')}, numbered {order}: the busiest walks over {wait}")
             cells = [cell for thread, run in enumerate(runs) for cell in _boxes(thread, run)]
             title, labels = f"Numbered {order}: all threads wait for {wait}.", [f"thread {i}" for i in range(count)]
-            panels.append(Panel(cells, title, labels, cell=((WIDTH - LABELS) / max(scale, 1), 20)))
+            panels.append(Panel(cells, title, labels, cell=(WIDTH, 20), room=(scale, count)))
         frames.append(Frame(panels, counted(count, "thread")))
-    return Grid(frames, "\n".join(facts), "more threads")
+    return Board(frames, "\n".join(facts), "more threads")
 
 
 def numbered(lengths: Sequence[int], num_kv_heads: int, order: str) -> list[Task]:

@@ -7,12 +7,10 @@ from itertools import pairwise
 
 from torch import Tensor
 
-from course.display.grid import Grid
-from course.display.shapes import WIDTH, Cell, Frame, Panel
+from course.display.board import Board, Cell, Frame, Panel
 from roseinfer.display.chart import INK
 
 EARLIER = 0.2  # strength of tokens that were in the pool before this step
-LABELS = 100  # pixels
 
 
 @dataclass(frozen=True)
@@ -26,7 +24,7 @@ class NewToken:
 
 def walk_slots(
     slot_mapping: Tensor, query_start: Tensor, context_lens: Tensor, block_tables: Tensor, block_size: int
-) -> Grid:
+) -> Board:
     """Draw a frame per token of a flat batch: its position, row entry and slot, and the pool so far.
 
     The arguments are what one step hands attention, the tensors of kernels.attention. A batch of a few dozen tokens can
@@ -41,7 +39,7 @@ def walk_slots(
     ]
     rows = [row[: -(-n // block_size)] for row, n in zip(block_tables.tolist(), lengths, strict=True)]
     frames = [_frame(n, tokens, rows, block_size) for n in range(len(tokens))]
-    return Grid(frames, _facts(tokens, rows, block_size), "token")
+    return Board(frames, _facts(tokens, rows, block_size), "token")
 
 
 def _facts(tokens: list[NewToken], rows: list[list[int]], block_size: int) -> str:
@@ -82,7 +80,7 @@ def _batch(now: int, tokens: list[NewToken]) -> Panel:
     """Show position and slot of each token of the flat batch; slots after the token `now` are still empty."""
     cells = [Cell(0, n, token.position, token.seq, outline=_outline(n == now)) for n, token in enumerate(tokens)]
     cells += [Cell(1, n, token.slot if n <= now else "", outline=_outline(n == now)) for n, token in enumerate(tokens)]
-    return Panel(cells, rows=("positions", "slot_mapping"), cell=(min(28, (WIDTH - LABELS) / len(tokens)), 24))
+    return Panel(cells, rows=("positions", "slot_mapping"))
 
 
 def _pool(now: int, tokens: list[NewToken], rows: list[list[int]], block_size: int) -> Panel:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from course.display.grid import Grid
-from course.display.shapes import WIDTH, Cell, Frame, Panel
+from course.display.board import Board, Cell, Frame, Panel
 from roseinfer.display.chart import INK
 
-WIDEST = 44  # pixels of a token
-LABELS = 60
+CELL = (44, 28)  # pixels
 
 
-def draw_flat_batch(query_start: Sequence[int]) -> Grid:
+def draw_flat_batch(query_start: Sequence[int]) -> Board:
     """Draw the padded batch and the flat one. The last row of each sequence has a thick frame.
 
     query_start [B + 1]: where each sequence begins in the flat batch, and the end. Raises ValueError when it does not
@@ -24,7 +22,6 @@ def draw_flat_batch(query_start: Sequence[int]) -> Grid:
     if not lengths or starts[0] != 0 or min(lengths) < 1:
         raise ValueError(f"query_start must begin with 0 and grow, got {starts}")
     total, longest = starts[-1], max(lengths)
-    cell = min(WIDEST, (WIDTH - LABELS) / total), 28
     padded = [
         Cell(row, token, colour=row if token < n else "", outline=_outline(token == n - 1), hatched=token >= n)
         for row, n in enumerate(lengths)
@@ -39,10 +36,10 @@ def draw_flat_batch(query_start: Sequence[int]) -> Grid:
     title = f"padded: {len(lengths)} x {longest} = {len(lengths) * longest} rows"
     ticks = {start: str(start) for start in starts}
     panels = [
-        Panel(padded, title, labels, range(longest), unit="position", cell=cell),
-        Panel(flat, f"flat: {total} rows", [""], ticks=ticks, unit="query_start, and row of the batch", cell=cell),
+        Panel(padded, title, labels, range(longest), unit="position", cell=CELL),
+        Panel(flat, f"flat: {total} rows", [""], ticks=ticks, unit="query_start, and row of the batch", cell=CELL),
     ]
-    return Grid(
+    return Board(
         [Frame(panels)],
         f"Prompts of {lengths} tokens. Padded, they are {len(lengths)} x {longest} = {len(lengths) * longest} rows; "
         f"flat, {total}. query_start is {starts}, the last rows are {[n - 1 for n in starts[1:]]}.",

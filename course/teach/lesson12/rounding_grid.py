@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from course.display.computed_picture import ComputedPicture
 from roseinfer.arguments import each_once, require_count
+from roseinfer.display.chart import Chart
 
-from .rounding_page import outlier_of, page_of
+from .rounding_chart import chart_of
 from .text_price import LEVELS
 
 SHORTEST, LONGEST = 16, 256  # values of a row that can be drawn
+TIMES_DECIMALS = 2  # the slider has its value beside it
 SCALE_BYTES = 4  # a scale is in float32
 
 
@@ -30,13 +31,13 @@ class Rounded:
     bytes_per_value: float
 
 
-def walk_rounding(row: Tensor, groups: Sequence[int] = (64, 32, 16), shown: int | None = None) -> ComputedPicture:
+def walk_rounding(row: Tensor, groups: Sequence[int] = (64, 32, 16)) -> Chart:
     """Show a row, its values beside 0 on the grid that they are rounded to, and mark those that are rounded to 0.
 
-    In the page a reader drags the outlier, the row's largest value, and chooses how many values share a scale.
+    In the page a reader sets the outlier, the row's largest value, and how many values share a scale.
 
     row: 16 to 256 values; its outlier is rounded to 0.01 times the largest other value, as the slider shows it. groups:
-    how many values may share a scale, besides the whole row. shown: the group in the still, None for the whole row.
+    how many values may share a scale, besides the whole row.
     Values that are 0 before rounding are left out of the counts.
     Raises ValueError for another row, and for a group that is not smaller than the row or is there twice.
     """
@@ -49,15 +50,13 @@ def walk_rounding(row: Tensor, groups: Sequence[int] = (64, 32, 16), shown: int 
     for group in each_once("groups", groups):
         require_count("groups", group, 2, len(row) - 1)
     sizes = [len(row), *groups]
-    if shown is not None and shown not in sizes:
-        raise ValueError(f"shown must be one of {sizes}, got {shown!r}")
     values = [float(f"{value:.4g}") for value in row.tolist()]  # short in the recorded notebook
-    place, other, times = outlier_of(values)
+    place = max(range(len(values)), key=lambda i: abs(values[i]))
+    other = max(abs(value) for i, value in enumerate(values) if i != place)
+    times = round(abs(values[place]) / other, TIMES_DECIMALS)
     values[place] = times * other if values[place] > 0 else -times * other  # as the page computes it
     settings = [rounded(values, size) for size in sizes]
-    return page_of(
-        values, {one.group: one.bytes_per_value for one in settings}, _facts(len(values), times, settings), shown
-    )
+    return Chart(chart_of(values, place, other, times, sizes), _facts(len(values), times, settings))
 
 
 def rounded(values: Sequence[float], group: int) -> Rounded:

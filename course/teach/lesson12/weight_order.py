@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from course.display.grid import Grid
-from course.display.shapes import Cell, Frame, Panel
+from course.display.board import Board, Cell, Frame, Panel
 from roseinfer.arguments import require_count
 from roseinfer.display.figure import PALETTE
 
 
-def draw_weight_order(num_rows: int = 8, width: int = 8, block: int = 4) -> Grid:
+def draw_weight_order(num_rows: int = 8, width: int = 8, block: int = 4) -> Board:
     """Draw each number's place in memory on a matrix [num_rows, width]: row by row in one panel, packed in another.
 
     Packed: blocks of `block` rows, column by column inside a block.
@@ -31,7 +30,7 @@ def draw_weight_order(num_rows: int = 8, width: int = 8, block: int = 4) -> Grid
         f"A matrix of {num_rows} outputs and {width} inputs, each weight with its place in memory. Row by row, the "
         f"{block} weights of one input for outputs 0 to {block - 1} lie {width} apart; packed, they lie side by side."
     )
-    return Grid([Frame(panels)], text)
+    return Board([Frame(panels)], text)
 
 
 def _panel(title: str, place: Callable[[int, int], int], num_rows: int, width: int) -> Panel:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import abc
 from typing import Any
 
-from course.display.grid import Grid
-from course.display.shapes import WIDTH, Cell, Frame, Line, Panel
+from course.display.board import WIDTH, Board, Cell, Frame, Line, Panel
 from roseinfer.display.chart import INK
 from roseinfer.sequence import Sequence
 
 POOL = 3.5  # the pool's row
 
 
-def draw_padding(stage: Any, seqs: abc.Sequence[Sequence], bucket: int) -> Grid:
+def draw_padding(stage: Any, seqs: abc.Sequence[Sequence], bucket: int) -> Board:
     """Draw the rows of the step that `stage`, a Graphs, has just run on `seqs`, with padding rows up to `bucket`.
 
     Below them are the slots of the pool: those that a sequence has filled are coloured. A line joins a row to the slot
@@ -30,8 +29,8 @@ def draw_padding(stage: Any, seqs: abc.Sequence[Sequence], bucket: int) -> Grid:
         colour = "" if is_pad else row
         cells.append(Cell(0, middle - width / 2, f"row {row}", colour, hatched=is_pad, width=width))
         lines.append(Line((1, middle), (POOL, slot + 0.5), INK if is_pad else row, dashed=is_pad, arrow=True))
-    return Grid(
-        [Frame([Panel(cells, cell=(WIDTH / num_slots, 32), lines=lines)])],
+    return Board(
+        [Frame([Panel(cells, cell=(WIDTH, 32), lines=lines)])],
         f"A batch of {len(seqs)} in a bucket of {bucket}. Rows 0 to {len(seqs) - 1} write the slots "
         f"{slots[: len(seqs)]}, each in a block of its own sequence. The padding rows write {slots[len(seqs) :]}, "
         f"in block {stage.dummy_block}, which no sequence is ever given.",

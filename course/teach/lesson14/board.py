@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from course.display.grid import Grid
-from course.display.shapes import Frame
+from course.display.board import Board, Frame
 
 from ..measure.request_run import DECODE, PROMPT, RECOMPUTED, Run, RunStep
 from ..measure.step_pool import PoolSize, StepPool
@@ -39,7 +38,7 @@ class BoardStep:
         return sum(len(held.blocks) for held in self.pool.held.values())
 
 
-def walk_board(runs: Run | Mapping[str, Run], shown: int | None = None) -> Grid:
+def walk_board(runs: Run | Mapping[str, Run], shown: int | None = None) -> Board:
     """Show a frame per step: the queue, the step's tokens in a box of the budget's size, and the blocks of the pool.
 
     runs: as record_run gives them of a TokenBudget, by the clock of steps or of a function; several by their names, to
@@ -55,7 +54,7 @@ def walk_board(runs: Run | Mapping[str, Run], shown: int | None = None) -> Grid:
     if shown is None:
         shown = max(next(iter(steps.values())), key=_has_much_to_show).number
     text = "\n".join(_facts(name or run.name, run, steps[name]) for name, run in named.items())
-    return Grid(frames, text, shown=shown, legend=LEGEND)
+    return Board(frames, text, shown=shown, legend=LEGEND)
 
 
 def _board_steps(name: str, run: Run) -> Iterator[BoardStep]:

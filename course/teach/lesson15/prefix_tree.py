@@ -8,14 +8,12 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from course.display.grid import Grid
-from course.display.shapes import CHAR, EDGE, WIDTH, Cell, Frame, Line, Panel
+from course.display.board import EDGE, WIDTH, Board, Cell, Frame, Line, Panel
 from roseinfer.display.figure import PALETTE
 
 from .tree_run import Node, Text, TreeRun
 
 ROW, BOX_HEIGHT, GAP, WIDEST = 46, 38, 14, 190  # pixels
-SIZE = 11  # of letters
 HELD, IDLE, OPEN = PALETTE[0], EDGE, PALETTE[1]
 MOST_COLUMNS = 6
 LEGEND = (
@@ -28,7 +26,7 @@ LEGEND = (
 Place = tuple[Text, int | None]
 
 
-def walk_prefix_tree(run: TreeRun, tokenizer: Tokenizer, names: Sequence[str], shown: int | None = None) -> Grid:
+def walk_prefix_tree(run: TreeRun, tokenizer: Tokenizer, names: Sequence[str], shown: int | None = None) -> Board:
     """Draw the tree of blocks after each step, one box per block, at the end of the text before it.
 
     names: of the requests. shown: the frame of the picture, None for the last one.
@@ -45,7 +43,7 @@ def walk_prefix_tree(run: TreeRun, tokenizer: Tokenizer, names: Sequence[str], s
     frames = [
         Frame([_tree(run, step, rows, tokenizer, names, most)], f"step {step}", line) for step, line in enumerate(lines)
     ]
-    return Grid(
+    return Board(
         frames, "\n".join(f"step {step}: {line}" for step, line in enumerate(lines)), shown=shown, legend=LEGEND
     )
 
@@ -88,8 +86,7 @@ def _rows(run: TreeRun) -> dict[Place, int]:
 def _tree(
     run: TreeRun, step: int, rows: dict[Place, int], tokenizer: Tokenizer, names: Sequence[str], most: int
 ) -> Panel:
-    pitch = min(WIDEST, WIDTH / most)
-    box = (pitch - GAP) / pitch  # in cells
+    box = 1 - GAP / min(WIDEST, WIDTH / most)  # in cells
     size = run.block_size
     now = {(node.text, node.twin): node for node in run.nodes[step]}
     earlier = {(node.text, node.twin) for nodes in run.nodes[:step] for node in nodes if node.is_found}
@@ -100,12 +97,11 @@ def _tree(
         text, column = place[0], (len(place[0]) - 1) // size
         node = now.get(place)
         words = _words(tokenizer, text[column * size :][: node.num_tokens if node else size])
-        room = int((box * pitch - 12) / (SIZE * CHAR))
         look = _look(node, words, names, size)
-        cells.append(Cell(row, column, _cut(words, room), width=box, height=BOX_HEIGHT / ROW, **look))
+        cells.append(Cell(row, column, words, width=box, height=BOX_HEIGHT / ROW, **look))
         if column:
             edges += _edge(rows.get((text[: column * size], None), row), row, column, (1 - box) / 2)
-    return Panel(cells, cell=(pitch, ROW), align="left", size=SIZE, lines=edges)
+    return Panel(cells, cell=(WIDEST, ROW), align="left", size=11, room=(most, 1), lines=edges)
 
 
 def _edge(above: int, row: int, column: int, half_gap: float) -> list[Line]:
@@ -131,7 +127,3 @@ def _look(node: Node | None, words: str, names: Sequence[str], block_size: int) 
 
 def _words(tokenizer: Tokenizer, token_ids: Text) -> str:
     return tokenizer.decode(list(token_ids)).replace("\n", "⏎").replace(" ", "␣")
-
-
-def _cut(line: str, room: int) -> str:
-    return line if len(line) <= room else line[: room - 1] + "…"

@@ -6,7 +6,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from course.display.grid import Grid
+from course.display.board import Board
 from roseinfer.models import Model
 from roseinfer.sequence import SamplingParams, Sequence
 
@@ -16,7 +16,7 @@ BLOCK_SIZE = 16
 MOST_ROWS = 16  # of a step: the last token, and what is drafted
 
 
-def draw_drafts(stage_class: type[Any], model: Model, tokenizer: Tokenizer, prompt: str, max_tokens: int = 48) -> Grid:
+def draw_drafts(stage_class: type[Any], model: Model, tokenizer: Tokenizer, prompt: str, max_tokens: int = 48) -> Board:
     """Draw a frame for each step of a greedy request: the text so far, what was drafted, and what of it was accepted.
 
     stage_class: with a method `draft`, as stage 19 has. Raises ValueError as a stage does for a request.

@@ -15,7 +15,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from course.display.shapes import EDGE, MONOSPACE
+from course.display.board import EDGE, MONOSPACE
 from roseinfer.arguments import counted, require_count
 from roseinfer.display.chart import PAGE_WIDTH, SEAM, Chart, csv_data
 from roseinfer.display.figure import PALETTE

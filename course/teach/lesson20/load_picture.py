@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from course.display.grid import Grid
-from course.display.shapes import EDGE, Cell, Frame, Panel
+from course.display.board import EDGE, Board, Cell, Frame, Panel
 from roseinfer.display.figure import PALETTE
 from roseinfer.simulator.replica import SimulatedRequest
 
@@ -15,19 +15,15 @@ from .simulated_load import TTFT_LIMIT, SimulatedLoad, simulate_load, ttft
 RATES = tuple(range(5, 65, 5))
 SHOWN_SECONDS, MEASURED_SECONDS = 1.0, 8.0  # of arrivals: that are drawn, and that the rates below are of
 END = 2.4  # seconds on the timeline
-PIXELS = 800 / END  # a second
-ROW = 6  # pixels of a request
-WINDOW = 0.1  # seconds: how often the queue is counted
-QUEUED, LATE, PREFILL, DECODE = EDGE, PALETTE[3], PALETTE[0], PALETTE[2]
-LEGEND = (
-    Cell(0, 0, "queued", QUEUED, strength=0.45),
-    Cell(0, 0, f"queued, and its first token is later than {TTFT_LIMIT * 1000:.0f} ms", LATE, strength=0.7),
-    Cell(0, 0, "prefill", PREFILL, strength=0.9),
-    Cell(0, 0, "decode", DECODE, strength=0.55),
-)
+ROW, TENTH = 6, 33  # pixels of a request, and of a tenth of a second
+QUEUED = Cell(0, 0, "queued", EDGE, strength=0.45)
+LATE = Cell(0, 0, f"queued, first token after more than {TTFT_LIMIT * 1000:.0f} ms", PALETTE[3], strength=0.7)
+PREFILL = Cell(0, 0, "prefill", PALETTE[0], strength=0.9)
+DECODE = Cell(0, 0, "decode", PALETTE[2], strength=0.55)
+LEGEND = (QUEUED, LATE, PREFILL, DECODE)
 
 
-def draw_load() -> Grid:
+def draw_load() -> Board:
     """Draw a frame per arrival rate: a second's requests, each as a row; the queue; answers and good answers.
 
     The engine's own scheduler runs them, on eight slots, with stated step times: exact, and the same everywhere.
@@ -43,7 +39,7 @@ def draw_load() -> Grid:
         for number, one in enumerate(shown)
     ]
     text = "\n".join(["a server with eight slots, simulated:", *map(_facts, measured)])
-    return Grid(frames, text, label="rate", shown=_past_the_knee(measured), legend=LEGEND)
+    return Board(frames, text, label="rate", shown=_past_the_knee(measured), legend=LEGEND)
 
 
 def _past_the_knee(loads: Sequence[SimulatedLoad]) -> int:
@@ -64,40 +60,34 @@ def _facts(load: SimulatedLoad) -> str:
 
 def _timeline(load: SimulatedLoad) -> Panel:
     cells = [cell for row, one in enumerate(load.requests) for cell in _request(row, one)]
-    height = round(SHOWN_SECONDS * RATES[-1])  # of the fullest frame, so that nothing below moves
-    space = Cell(height - 1, 0, outline="none", width=END * PIXELS)
-    ticks = {round(PIXELS * at / 10): f"{at / 10:g} s" for at in range(0, 25, 4)}
+    ticks = {at: f"{at / 10:g} s" for at in range(0, 25, 4)}
     title = f"One second of arrivals on its own: {len(load.requests)} requests, a row for each"
-    return Panel([space, *cells], title, cell=(1, ROW), ticks=ticks, size=9)
+    return Panel(cells, title, cell=(TENTH, ROW), ticks=ticks, room=(10 * END, 1))
 
 
 def _request(row: int, one: SimulatedRequest) -> Iterator[Cell]:
-    """Draw the parts of a request, from left to right."""
+    """Draw the parts of a request, from left to right, in tenths of a second."""
     times = one.times
     assert times.first_scheduled is not None, "it has ended"
     arrival, first, end = one.arrival.seconds, times.steps[0].finish, one.end
     waited = LATE if ttft(one) > TTFT_LIMIT else QUEUED
     tip = f"TTFT {1000 * ttft(one):.0f} ms"
-    parts = [
-        (arrival, times.first_scheduled, waited, 0.7 if waited == LATE else 0.45),
-        (times.first_scheduled, first, PREFILL, 0.9),
-        (first, end, DECODE, 0.55),
-    ]
-    for begin, stop, colour, strength in parts:
+    parts = [(arrival, times.first_scheduled, waited), (times.first_scheduled, first, PREFILL), (first, end, DECODE)]
+    for begin, stop, look in parts:
         if stop > begin and begin < END:
-            width = (min(stop, END) - begin) * PIXELS
-            yield Cell(row, begin * PIXELS, "", colour, outline="none", strength=strength, width=width, tooltip=tip)
+            width = 10 * (min(stop, END) - begin)
+            yield replace(look, row=row, column=10 * begin, text="", outline="none", width=width, tooltip=tip)
 
 
 def _queue(load: SimulatedLoad) -> Panel:
     """Draw how many requests wait, every tenth of a second."""
     cells = []
-    for number in range(round(END / WINDOW)):
-        at = number * WINDOW
+    for number in range(round(10 * END)):
+        at = number / 10
         waiting = sum(one.arrival.seconds <= at < (one.times.first_scheduled or 0) for one in load.requests)
         strength = min(0.9, waiting / 40)
-        cells.append(Cell(0, number, waiting or "", QUEUED if waiting else "", strength=strength))
-    return Panel(cells, "Requests in the queue, every tenth of a second", cell=(WINDOW * PIXELS, 20), size=11)
+        cells.append(Cell(0, number, waiting or "", EDGE if waiting else "", strength=strength))
+    return Panel(cells, "Requests in the queue, every tenth of a second", cell=(TENTH, 20), size=11)
 
 
 def _rates(loads: Sequence[SimulatedLoad], now: int) -> Panel:
@@ -108,8 +98,8 @@ def _rates(loads: Sequence[SimulatedLoad], now: int) -> Panel:
         good = load.goodput / load.throughput
         cells += [
             Cell(0, number, f"{load.arrival_rate:.0f}", outline=edge),
-            Cell(1, number, f"{load.throughput:.0f}", DECODE, strength=0.15, outline=edge),
-            Cell(2, number, f"{load.goodput:.0f}", DECODE if good > 0.5 else LATE, strength=0.6, outline=edge),
+            Cell(1, number, f"{load.throughput:.0f}", DECODE.colour, strength=0.15, outline=edge),
+            Cell(2, number, f"{load.goodput:.0f}", (DECODE if good > 0.5 else LATE).colour, strength=0.6, outline=edge),
         ]
     title = f"Per second, of {MEASURED_SECONDS:.0f} s of arrivals at each rate"
     return Panel(cells, title, ("arrive", "answered", "good"), cell=(58, 22), size=12)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from course.display.grid import Grid
-from course.display.shapes import Cell, Frame, Panel
+from course.display.board import Board, Cell, Frame, Panel
 
 CELL = (44, 26)  # pixels: five panels of a device fill one line
 X = np.array([[1, 2, 0, 1], [0, 1, 3, 1]])
@@ -22,7 +21,7 @@ STEPS = (
 )
 
 
-def draw_split() -> Grid:
+def draw_split() -> Board:
     """Draw the split step by step, with small integers: frame 0 is one device, the others are two."""
     frames = [Frame(panels_of(number), heading, says) for number, (heading, says) in enumerate(STEPS)]
     partial = [int((relu(X @ A[:, part]) @ B[part])[0, 0]) for part in halves()]
@@ -31,7 +30,7 @@ def draw_split() -> Grid:
         f"{partial[0]} and {partial[1]}, added by one all-reduce."
     )
     legend = [Cell(0, 0, "on device 0", 0), Cell(0, 0, "on device 1", 1), Cell(0, 0, "on both", 2)]
-    return Grid(frames, text, legend=legend)
+    return Board(frames, text, legend=legend)
 
 
 def halves() -> tuple[slice, slice]:

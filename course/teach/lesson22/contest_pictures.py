@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from course.contest.workload import Workload, workload_of
-from course.display.grid import Grid
-from course.display.shapes import Cell, Frame, Panel, edge_ticks
+from course.display.board import Board, Cell, Frame, Panel
 from roseinfer.arguments import counted
 from roseinfer.display.figure import PALETTE
 from roseinfer.display.table import Table
@@ -16,7 +15,7 @@ from roseinfer.models import Model
 from ..views.rows_table import table
 from .contest_run import SEED, SLOTS, ContestRun, record_contest
 
-ACROSS = 760  # pixels of the longest run
+WIDEST_TOKEN, WIDEST_STEP = 8, 20  # pixels
 EVERY = 4  # steps from one frame to the next
 KINDS = {"plain": PALETTE[0], "shared": PALETTE[2], "repeating": PALETTE[1]}
 LEGEND = [Cell(0, 0, colour=colour, tooltip=kind, text=kind, width=1) for kind, colour in KINDS.items()]
@@ -24,26 +23,25 @@ PROMPT, OUTPUT = 0.2, 0.75  # strengths of their colours
 BANDS = ("a prompt begins", "all 8 slots", "4 to 7 slots", "1 to 3 slots")
 
 
-def draw_workload(workload: Workload | str = "mixed", seed: int = SEED) -> Grid:
+def draw_workload(workload: Workload | str = "mixed", seed: int = SEED) -> Board:
     """Draw a line for each request, in the order of arrival: pale its prompt, strong the tokens that it asks for."""
     workload = workload_of(workload) if isinstance(workload, str) else workload
     requests = workload.draw(seed)
-    most = max(len(one.prompt) + one.max_tokens for one in requests)
     cells = []
     for row, one in enumerate(requests):
         colour, size = KINDS[one.kind], len(one.prompt)
         said = f"request {row}, {one.kind}: prompt of {size}, {one.max_tokens} new tokens"
         cells.append(Cell(row, 0, colour=colour, strength=PROMPT, width=size, tooltip=said))
         cells.append(Cell(row, size, colour=colour, strength=OUTPUT, width=one.max_tokens, tooltip=said))
-    panel = Panel(cells, rows=range(len(requests)), ticks=edge_ticks(most), unit="tokens", cell=(ACROSS / most, 14))
+    panel = Panel(cells, rows=range(len(requests)), unit="tokens", cell=(WIDEST_TOKEN, 14))
     kinds = Counter(one.kind for one in requests)
     told = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
     text = f"workload {workload.name}: {counted(len(requests), 'request')}, {told}; {workload.num_tokens} new tokens"
     says = "Pale: the prompt. Strong: the tokens that are asked for."
-    return Grid([Frame([panel], says=says)], text, legend=LEGEND)
+    return Board([Frame([panel], says=says)], text, legend=LEGEND)
 
 
-def draw_contest(entries: Mapping[str, type | None], model: Model, workload: Workload | str = "mixed") -> Grid:
+def draw_contest(entries: Mapping[str, type | None], model: Model, workload: Workload | str = "mixed") -> Board:
     """Draw slots over steps for each entry, on the same requests.
 
     entries: name -> class, None for the baseline; the first one is shown first. Raises ValueError as record_contest.
@@ -52,12 +50,12 @@ def draw_contest(entries: Mapping[str, type | None], model: Model, workload: Wor
     return slots_picture(runs)
 
 
-def slots_picture(runs: Mapping[str, ContestRun]) -> Grid:
+def slots_picture(runs: Mapping[str, ContestRun]) -> Board:
     most = max(run.num_steps for run in runs.values())
     facts = [f"{name}: {counted(run.num_steps, 'step')}, {run.num_empty} empty slots over all of them" for name, run in
              runs.items()]  # fmt: skip
     frames = {name: _frames(name, run, most) for name, run in runs.items()}
-    return Grid(frames, "\n".join(facts), label=f"{EVERY} steps", legend=LEGEND, choice_label="run")
+    return Board(frames, "\n".join(facts), label=f"{EVERY} steps", legend=LEGEND, choice_label="run")
 
 
 def _frames(name: str, run: ContestRun, most: int) -> list[Frame]:
@@ -72,16 +70,15 @@ def _frame(name: str, run: ContestRun, end: int, most: int) -> Frame:
         if stay.first < end:
             one, last = run.requests[stay.request], min(stay.last + 1, end)
             said = f"request {stay.request}, {one.kind}: {one.max_tokens} new tokens"
-            width = last - stay.first
-            text = stay.request if width * ACROSS / most > 18 else ""
-            cells.append(Cell(stay.slot, stay.first, text, KINDS[one.kind], width=width, tooltip=said))
+            cells.append(
+                Cell(stay.slot, stay.first, stay.request, KINDS[one.kind], width=last - stay.first, tooltip=said)
+            )
     now = run.made[end - 1]
     waiting = len(run.requests) - len({request for step in run.made[:end] for request in step})
     tokens = sum(sum(step.values()) for step in run.made[:end])
     heading = f"{name}, step {end} of {run.num_steps}: {len(now)} of {SLOTS} slots in use, {waiting} requests queued"
-    cells.append(Cell(0, most, outline="none", width=0.01, height=SLOTS))  # all frames are as wide
     rows = [f"slot {slot}" for slot in range(SLOTS)]
-    panel = Panel(cells, rows=rows, ticks=edge_ticks(most), unit="steps", cell=((ACROSS - 60) / most, 24), size=11)
+    panel = Panel(cells, rows=rows, unit="steps", cell=(WIDEST_STEP, 24), size=11, room=(most, SLOTS))
     return Frame([panel], heading, f"{tokens} tokens so far")
 
 

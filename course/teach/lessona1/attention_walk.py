@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from torch import Tensor
 
-from course.display.grid import Grid
-from course.display.shapes import Cell, Frame, Panel
+from course.display.board import Board, Cell, Frame, Panel
 from roseinfer.display.chart import INK
 from roseinfer.display.figure import PALETTE
 from roseinfer.models import Model
@@ -29,7 +28,7 @@ Draw = Callable[[float, list[float]], tuple[str, str, float]]  # a number and it
 SCORE, SOFTMAX, SUM = range(3)  # the steps of a row
 
 
-def walk_attention(model: Model, token_ids: list[int], words: Sequence[str], heads: Sequence[tuple[int, int]]) -> Grid:
+def walk_attention(model: Model, token_ids: list[int], words: Sequence[str], heads: Sequence[tuple[int, int]]) -> Board:
     """Draw three steps per token: row i of the scores, of the weights, of the output.
 
     words: the text of each token. heads: (layer, head) that the reader can choose from, the first one shown first.
@@ -46,7 +45,7 @@ def walk_attention(model: Model, token_ids: list[int], words: Sequence[str], hea
     recorded = record_heads(model, token_ids)
     choices = {f"layer {layer}, head {head}": _One(recorded[layer], head, words).frames() for layer, head in heads}
     count = len(token_ids)
-    return Grid(
+    return Board(
         choices if len(choices) > 1 else next(iter(choices.values())),
         f"{'; '.join(choices)}, on {count} tokens: {count * (count + 1) // 2} of {count * count} scores are visible, "
         "row i has tokens 0 to i; a row's weights add up to 100%, and its output is the weighted sum of the values",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from course.display.grid import Grid
-from course.display.shapes import Cell, Frame, Line, Panel
+from course.display.board import Board, Cell, Frame, Line, Panel
 from roseinfer.display.figure import PALETTE
 from roseinfer.models import ModelConfig
 
@@ -13,7 +12,7 @@ WIDTH, ROW = 50, 26  # pixels
 COLOURS = tuple(PALETTE[i] for i in (4, 1, 2, 3, 5))  # by KV head; their lines show on both themes
 
 
-def draw_head_groups(configs: Mapping[str, ModelConfig]) -> Grid:
+def draw_head_groups(configs: Mapping[str, ModelConfig]) -> Board:
     """Draw the query heads of each model above its KV heads, with a line from each to the one that it reads.
 
     configs: by the names from which the reader chooses, the first one shown first.
@@ -21,7 +20,7 @@ def draw_head_groups(configs: Mapping[str, ModelConfig]) -> Grid:
     Raises ValueError without a model.
     """
     text = "\n".join(f"{name}: {_text(config)}" for name, config in configs.items())
-    return Grid({name: [_frame(name, config)] for name, config in configs.items()}, text, choice_label="model")
+    return Board({name: [_frame(name, config)] for name, config in configs.items()}, text, choice_label="model")
 
 
 def _text(c: ModelConfig) -> str:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from course.display.grid import Grid
-from course.display.shapes import Cell, Frame, Line, Panel
+from course.display.board import Board, Cell, Frame, Line, Panel
 from roseinfer.arguments import require_count
 from roseinfer.display.chart import INK
 from roseinfer.models import ModelConfig
@@ -42,7 +41,7 @@ class Operation(NamedTuple):
     adds: int | None = None
 
 
-def walk_layer(config: ModelConfig, num_tokens: int) -> Grid:
+def walk_layer(config: ModelConfig, num_tokens: int) -> Board:
     """Draw the operations of one layer on [num_tokens, C] as a slider's steps.
 
     The wider a box, the more numbers per token its tensor has; its rows are the tokens. Raises ValueError for a model
@@ -57,7 +56,7 @@ def walk_layer(config: ModelConfig, num_tokens: int) -> Grid:
         for step, operation in enumerate(operations)
         for number in [f"operation {step}" if step else "the input"]
     ]
-    return Grid(
+    return Board(
         frames,
         f"one layer on {num_tokens} tokens, operation by operation:\n"
         + "\n".join(f"  {each.name}: {_shape_text(each, num_tokens)}" for each in operations),

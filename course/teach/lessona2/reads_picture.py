@@ -6,8 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import NamedTuple
 
-from course.display.grid import Grid
-from course.display.shapes import Cell, Frame, Line, Panel, edge_ticks
+from course.display.board import Board, Cell, Frame, Line, Panel
 from roseinfer.arguments import counted
 
 from ..lesson16.lane_charts import BUBBLE, COLOURS
@@ -72,15 +71,14 @@ def work_out_reads(num_ops: int, host_ms: int, device_ms: int) -> str:
     )
 
 
-def walk_reads() -> Grid:
+def walk_reads() -> Board:
     """Show the run of each of PROGRAMS, one frame per ms. The choice moves the reads."""
     runs = {name: run_program(reads) for name, reads in PROGRAMS.items()}
-    width = max(bar.end for bars in runs.values() for bar in bars)
-    frames = {name: [_frame(bars, now, width) for now in range(end_of(bars) + 1)] for name, bars in runs.items()}
+    frames = {name: [_frame(bars, now) for now in range(end_of(bars) + 1)] for name, bars in runs.items()}
     legend = [replace(look, text=what) for what, look in LOOK.items()]
     text = "\n".join(f"{name}: {_total(bars)}" for name, bars in runs.items())
     title = f"{counted(NUM_OPS, 'op')}; for each the host takes {HOST_MS} ms to launch it, the device {DEVICE_MS} ms"
-    return Grid(frames, f"{title}\n{text}", label="ms", shown=STILL, legend=legend, choice_label="program")
+    return Board(frames, f"{title}\n{text}", label="ms", shown=STILL, legend=legend, choice_label="program")
 
 
 def end_of(bars: list[Bar]) -> int:
@@ -95,17 +93,14 @@ def _total(bars: list[Bar]) -> str:
     return f"{end_of(bars)} ms, the host waits {_sum(bars, WAIT)} ms, the device is idle {_sum(bars, IDLE)} ms"
 
 
-def _frame(bars: list[Bar], now: int, width: int) -> Frame:
+def _frame(bars: list[Bar], now: int) -> Frame:
     seen = [bar._replace(end=min(bar.end, now)) for bar in bars if bar.begin < now]
     cells = [
         replace(LOOK[bar.what], row=bar.row, column=bar.begin, text=_label(bar), width=bar.end - bar.begin)
         for bar in seen
     ]
-    cells.append(Cell(DEVICE, width, outline="none", width=0))  # the panel has its size from the first ms on
     clock = Line((-0.15, now), (2.05, now))
-    lanes = Panel(
-        cells, rows=["host", "device"], ticks=edge_ticks(width), unit="ms", cell=(PIXELS, 34), lines=[clock], size=11
-    )
+    lanes = Panel(cells, rows=["host", "device"], unit="ms", cell=(PIXELS, 34), lines=[clock], size=11)
     return Frame([lanes, _queue(bars, now)], heading=f"{now} ms: {_says(bars, now)}")
 
 
@@ -121,7 +116,6 @@ def _queue(bars: list[Bar], now: int) -> Panel:
     begun = {bar.op for bar in bars if bar.what == WORK and bar.begin <= now}
     waiting = sorted(launched - begun)
     cells = [replace(LOOK[LAUNCH], column=place, text=number) for place, number in enumerate(waiting)]
-    cells.append(Cell(0, NUM_OPS, outline="none", width=0))
     return Panel(cells, title="launched, and waiting for the device:", cell=(34, 26))
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from course.display.grid import Grid
-from course.display.shapes import Cell, Frame, Panel, edge_ticks
+from course.display.board import Board, Cell, Frame, Panel
 from roseinfer.display.figure import PALETTE
 
 from .events import Event, Events, op, span
@@ -26,7 +25,7 @@ INNERMOST = "innermost"
 PIXELS = 24  # per microsecond
 
 
-def walk_self_time() -> Grid:
+def walk_self_time() -> Board:
     """Show a frame for each event of EXAMPLE: its self time is coloured, its children are pale."""
     frames = [_frame(number) for number in range(len(EXAMPLE))]
     legend = [
@@ -34,7 +33,7 @@ def walk_self_time() -> Grid:
         Cell(0, 0, "events directly inside it", CHILD, strength=CHILD_STRENGTH),
     ]
     text = "\n".join(_sentence(event) for event in EXAMPLE)
-    return Grid(frames, text, label="event", shown=3, legend=legend)
+    return Board(frames, text, label="event", shown=3, legend=legend)
 
 
 def children(event: Event, events: Events = EXAMPLE) -> Events:
@@ -80,7 +79,7 @@ def _frame(number: int) -> Frame:
         for at in range(WIDTH)
     ]
     rows = [*(f"depth {level}" for level in range(deepest + 1)), INNERMOST]
-    panel = Panel(cells, rows=rows, ticks=edge_ticks(WIDTH), unit="µs", cell=(PIXELS, 30), size=11)
+    panel = Panel(cells, rows=rows, unit="µs", cell=(PIXELS, 30), size=11)
     return Frame([panel], heading=_sentence(chosen))
 
 

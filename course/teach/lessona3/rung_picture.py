@@ -7,8 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from course.display.grid import Grid
-from course.display.shapes import Cell, Frame, Panel
+from course.display.board import Board, Cell, Frame, Panel
 from roseinfer.display.chart import INK
 
 from .rung_record import record_rung
@@ -30,7 +29,7 @@ LEGEND = (
 )
 
 
-def draw_rung(rung_id: str, kernel: Any = None) -> Grid:
+def draw_rung(rung_id: str, kernel: Any = None) -> Board:
     """Draw the tensors of a rung in memory, and what the programs of a launch touch, recorded in the interpreter.
 
     The number in a cell is its offset. A step is what a program does until it loads the same tensor again.
@@ -54,7 +53,7 @@ def draw_rung(rung_id: str, kernel: Any = None) -> Grid:
         before = [access for earlier in steps[:number] for access in earlier]
         panels = [maps[name].panel(step, before) for name in order]
         frames.append(Frame(panels, _heading(step, steps, record.programs), "; ".join(map(_say, step)) + "."))
-    return Grid(frames, _text(rung_id, rung.title, record, tensors), "step", legend=LEGEND)
+    return Board(frames, _text(rung_id, rung.title, record, tensors), "step", legend=LEGEND)
 
 
 def steps_of(record: Record) -> Iterator[list[Access]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course.display.shapes import EDGE
+from course.display.board import EDGE
 from roseinfer.arguments import counted, require_count
 from roseinfer.bench.ladder import check_stages
 from roseinfer.display.chart import PAGE_WIDTH, Chart, csv_data

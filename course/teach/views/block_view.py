@@ -1,20 +1,18 @@
 """The pool of a recorded run behind a slider: owners, fills, takes and frees as a grid, and the block tables.
 
-block_view shows a Schedule. walk_blocks and walk_tables run a stage and show what was recorded.
+block_view shows a Schedule. walk_blocks runs a stage and shows what was recorded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from course.display.grid import Grid
-from course.display.shapes import WIDTH, Cell, Frame, Panel
+from course.display.board import Board, Cell, Frame, Panel
 from roseinfer.display.chart import INK
 from roseinfer.display.figure import PALETTE
 from roseinfer.sequence import SamplingParams
 from roseinfer.stage import Stage
 
-from ..measure.table_price import require_tables
 from .block_schedule import Held, Schedule, ScheduleStep, record_run
 
 TAKEN, WRITTEN = PALETTE[3], PALETTE[0]
@@ -23,7 +21,7 @@ POOL_CELL, ENTRY = (120, 42), (26, 22)
 HISTORY_HEIGHT, TALLEST_ROW, LEAST_WITH_TEXT, WIDEST_STEP = 280, 16, 11, 17  # pixels
 
 
-def block_view(schedule: Schedule) -> Grid:
+def block_view(schedule: Schedule) -> Board:
     """Show a slider over the steps of `schedule` (from record_schedule, or Schedule.load), with a history of the pool.
 
     text/plain: the owner of every block in every step. Raises ValueError for anything but a Schedule.
@@ -35,45 +33,22 @@ def block_view(schedule: Schedule) -> Grid:
         _frame(schedule, number, f"step {number}: {_title(step)}", [_history(schedule, stays, number)])
         for number, step in enumerate(schedule.steps)
     ]
-    return Grid(frames, describe(schedule), shown=_fullest(schedule.steps))
+    return Board(frames, describe(schedule), shown=_fullest(schedule.steps))
 
 
-def walk_blocks(stage: Stage, prompts: list[list[int]], max_tokens: list[int]) -> Grid:
+def walk_blocks(stage: Stage, prompts: list[list[int]], max_tokens: list[int]) -> Board:
     """Run the prompts to their ends and draw a frame per step: one layer's pool, and which blocks each sequence holds.
 
-    prompts[i] gets max_tokens[i] new tokens.
+    Of a stage that keeps its block tables in `device_buffer`, such as BlockTable, a decode step shows the table there,
+    which is what attention was given. prompts[i] gets max_tokens[i] new tokens.
     """
-    schedule = _recorded(stage, prompts, max_tokens)
+    schedule = record_run(stage, prompts, [SamplingParams(max_tokens=n, ignore_eos=True) for n in max_tokens])
     steps = schedule.steps
     frames = [_frame(schedule, number, f"step {number}: {_title(step)}") for number, step in enumerate(steps)]
     fewest_free = schedule.num_blocks - max(step.num_blocks for step in steps)
     facts = f"{sum(max_tokens)} tokens; blocks: {schedule.num_blocks}, fewest free {fewest_free}"
     facts += f", used again {schedule.num_reused}, free at the end {stage.num_free_blocks}"
-    return Grid(frames, f"{len(frames)} frames: {facts}", shown=_fullest(steps))
-
-
-def walk_tables(stage: Stage, prompts: list[list[int]], max_tokens: list[int]) -> Grid:
-    """Run the prompts to their ends and draw a frame per decode step: one layer's pool, and its block table beside it.
-
-    stage: one that keeps its tables in `device_buffer`, such as BlockTable. The table of a frame is read from there, so
-    it is what attention was given. prompts[i] gets max_tokens[i] new tokens.
-    Raises ValueError for a stage without block tables.
-    """
-    require_tables("stage", type(stage))
-    schedule = _recorded(stage, prompts, max_tokens)
-    decodes = {number: step for number, step in enumerate(schedule.steps) if step.kind == "decode"}
-    frames = [_frame(schedule, number, f"decode step {i}") for i, number in enumerate(decodes)]
-    tables = [step.table for step in decodes.values()]
-    facts = f"largest table {max(map(len, tables))} x {max(len(table[0]) for table in tables)}; "
-    facts += (
-        f"of {schedule.num_blocks} blocks {schedule.num_reused} used again, {stage.num_free_blocks} free at the end"
-    )
-    shown = _fullest(list(decodes.values()))
-    return Grid(frames, f"{len(frames)} frames: {facts}", "decode step", shown)
-
-
-def _recorded(stage: Stage, prompts: list[list[int]], max_tokens: list[int]) -> Schedule:
-    return record_run(stage, prompts, [SamplingParams(max_tokens=n, ignore_eos=True) for n in max_tokens])
+    return Board(frames, f"{len(frames)} frames: {facts}", shown=_fullest(steps))
 
 
 def _fullest(steps: Sequence[ScheduleStep]) -> int:
@@ -182,7 +157,6 @@ def _tables(schedule: Schedule, step: ScheduleStep) -> Panel:
 def _history(schedule: Schedule, stays: list[tuple[int, int, int, int]], number: int) -> Panel:
     """Draw a row per block and a column per step, with a bar for each stay of a sequence in a block."""
     height = min(TALLEST_ROW, HISTORY_HEIGHT / schedule.num_blocks)
-    step = min(WIDEST_STEP, (WIDTH - 40) / len(schedule.steps))
     with_text = height >= LEAST_WITH_TEXT
     cells = [
         Cell(
@@ -199,7 +173,7 @@ def _history(schedule: Schedule, stays: list[tuple[int, int, int, int]], number:
     cells.append(Cell(0, number, height=schedule.num_blocks, outline=INK))
     labels = range(schedule.num_blocks) if with_text else ()
     title = f"Every block over all steps; the frame is step {number}"
-    return Panel(cells, title, labels, cell=(step, height), size=10)
+    return Panel(cells, title, labels, cell=(WIDEST_STEP, height), size=10)
 
 
 def _stays(schedule: Schedule) -> list[tuple[int, int, int, int]]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from course.display.grid import Grid
-from course.display.shapes import Cell, Frame, Panel
+from course.display.board import Board, Cell, Frame, Panel
 from roseinfer.display.figure import PALETTE
 
 from .engine_parts import ATTENTION, OVERLAP, PARTS, Part, Rows, arrows, outlines, part_cell
@@ -22,7 +21,7 @@ LEGEND = (
 )
 
 
-def engine_page(lesson: str | None = None) -> Grid:
+def engine_page(lesson: str | None = None) -> Board:
     """Show the engine on one page: a request goes through it, one part per frame.
 
     lesson: such as "14", for a small still of the engine in which that lesson's part is lit.
@@ -35,7 +34,7 @@ def engine_page(lesson: str | None = None) -> Grid:
     cells = [*outlines(SMALL), *(part_cell(part, SMALL, **_look(part, lesson)) for part in PARTS)]
     built = ", ".join(_phrase(part) for part in PARTS if lesson in part.lessons)
     panel = Panel(cells, cell=(1, 1), lines=arrows(SMALL))
-    return Grid([Frame([panel])], f"the engine on one page; lesson {lesson} builds: {built}", legend=LEGEND)
+    return Board([Frame([panel])], f"the engine on one page; lesson {lesson} builds: {built}", legend=LEGEND)
 
 
 def _phrase(part: Part) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from course.display.shapes import EDGE, Cell, Line
+from course.display.board import EDGE, Cell, Line
 
 BETWEEN = 16  # pixels between the parts on a request's way
 LABEL = 13  # pixels: the line with a group's name

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from course.display.grid import Grid
-from course.display.shapes import CHAR, EDGE, Cell, Frame, Line, Panel
+from course.display.board import CHAR, EDGE, Board, Cell, Frame, Line, Panel
 from roseinfer.display.chart import INK
 from roseinfer.display.figure import PALETTE
 from roseinfer.models import load_model, load_tokenizer
@@ -75,7 +74,7 @@ class Moment:
         return PROMPT if self.step < 2 else DECODE
 
 
-def walk_request() -> Grid:
+def walk_request() -> Board:
     """Draw a frame per part that works on a request: its prompt, its first token, the decode loop, and the end."""
     tokenizer, model = load_tokenizer("tiny"), load_model("tiny", device="cpu")
     prompt_ids = tokenizer.encode(PROMPT_TEXT).ids
@@ -89,7 +88,7 @@ def walk_request() -> Grid:
         f"{NEW_TOKENS} steps of at most {BUDGET} tokens, and {_blocks(cached)} blocks of {BLOCK_SIZE} tokens",
         *(f"{part.name}: {part.does} (lesson {', '.join(part.lessons)})" for part in PARTS),
     ]
-    return Grid(frames, "\n".join(facts), "moment", shown=_first_token(moments), legend=LEGEND)
+    return Board(frames, "\n".join(facts), "moment", shown=_first_token(moments), legend=LEGEND)
 
 
 def _first_token(moments: list[Moment]) -> int:

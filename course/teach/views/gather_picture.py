@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import abc
 
-from course.display.grid import Grid
-from course.display.shapes import WIDTH, Cell, Frame, Panel, edge_ticks
+from course.display.board import WIDTH, Board, Cell, Frame, Panel
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
 LABELS = 60  # pixels
 
 
-def draw_gather(stage: Stage, seqs: abc.Sequence[Sequence]) -> Grid:
+def draw_gather(stage: Stage, seqs: abc.Sequence[Sequence]) -> Board:
     """Draw blocks of the first layer and, to the right, the padded batch [B, H_kv, T, D] that a dense stage gathers.
 
     A token is as wide on the left as on the right.
@@ -33,11 +32,11 @@ def draw_gather(stage: Stage, seqs: abc.Sequence[Sequence]) -> Grid:
     kept = "layer 0: blocks, kept one by one"
     gathered = f"gathered: one batch, padded to T = {longest}"
     panels = [
-        Panel(blocks, kept, labels, ticks=edge_ticks(width), unit="token", cell=cell),
-        Panel(batch, gathered, labels, ticks=edge_ticks(longest), unit="token", cell=cell),
+        Panel(blocks, kept, labels, unit="token", cell=cell),
+        Panel(batch, gathered, labels, unit="token", cell=cell),
     ]
     padding = sum(longest - n for n in lengths)
-    return Grid(
+    return Board(
         [Frame(panels)],
         f"Blocks of {len(seqs)} sequences with {lengths} cached tokens, gathered into a batch of "
         f"{len(seqs)} x {longest}: {sum(lengths)} tokens of content and {padding} of padding.",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from course.display.grid import Grid
-from course.display.shapes import WIDTH, Cell, Frame, Panel, table
+from course.display.board import WIDTH, Board, Cell, Frame, Panel, table
 from roseinfer.arguments import each_once, require_count, require_known
 from roseinfer.display.chart import INK
 from roseinfer.display.figure import PALETTE
@@ -33,7 +32,7 @@ def walk_memory(
     head_dim: int,
     bytes_per_value: int,
     layouts: Sequence[str] = tuple(LAYOUTS),
-) -> Grid:
+) -> Board:
     """Show what one decode step reads of K in one layer, in several layouts at once, a cache line of each per step.
 
     Each layout is a strip in the order of memory: above, the keys of its tokens; below, its cache lines of 64 bytes
@@ -61,7 +60,7 @@ def walk_memory(
     reads = [list(reads_of(layout, batch.row_bytes)) for layout in made]
     steps = max(map(len, reads))
     frames = [_frame(step, made, reads, batch) for step in range(steps + 1)]
-    return Grid(frames, _facts(batch, made, reads), "lines read,", legend=LEGEND)
+    return Board(frames, _facts(batch, made, reads), "lines read,", legend=LEGEND)
 
 
 def _num_lines(layout: Layout, row_bytes: int) -> int:
@@ -121,4 +120,4 @@ def _strip(layout: Layout, reads: list[Read], step: int, row_bytes: int, most: i
         colour = TWICE if times[line] > 1 else ""
         cells.append(Cell(1.55, line, times[line] or "", colour, outline=outline, strength=0.4, height=0.75))
     title = f"{layout.name} {layout.shape}: {now}"
-    return Panel(cells, title, cell=((WIDTH - 4) / most, 22), size=10)
+    return Panel(cells, title, cell=(WIDTH, 22), room=(most, 1), size=10)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from course.display.grid import Grid
-from course.display.shapes import Frame, Panel, table
+from course.display.board import Board, Frame, Panel, table
 from roseinfer.display.text_table import TextTable
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
@@ -26,7 +25,7 @@ WORDS = {
 ATTENTION = "The model hands over q, k and v of the new tokens; attention joins them with the past."
 
 
-def step_debugger(stage: Stage, seqs: list[Sequence]) -> Grid:
+def step_debugger(stage: Stage, seqs: list[Sequence]) -> Board:
     """Run one decode step of `seqs` on `stage` for real, and walk through it phase by phase.
 
     stage: holds every sequence, each with one token that is not cached yet, as generate.begin leaves them. They have
@@ -38,7 +37,7 @@ def step_debugger(stage: Stage, seqs: list[Sequence]) -> Grid:
         raise ValueError(f"stage must be a Stage object that holds the sequences, got {stage!r}")
     record = record_step(stage, seqs)
     frames = [_frame(record, number) for number in range(len(record.phases))]
-    return Grid(frames, describe(record), "phase")
+    return Board(frames, describe(record), "phase")
 
 
 def describe(record: StepRecord) -> str:

@@ -42,21 +42,16 @@ def test_setup_shows_the_part_of_the_engine_that_a_lesson_builds(monkeypatch):
         teach.setup(lesson="99")
 
 
-def test_plot_style_is_the_courses_and_figures_carry_their_text():
-    import matplotlib
-    from matplotlib import pyplot
-
-    teach.setup()
-    assert matplotlib.rcParams["svg.hashsalt"] == "roseinfer"
-    assert matplotlib.rcParams["axes.prop_cycle"].by_key()["color"][:2] == ["#0072B2", "#E69F00"]
-    figure, axes = pyplot.subplots()
-    axes.bar([0], [3])
-    picture = teach.figure_alt(figure, "One bar of height 3.")
-    data, metadata = picture._repr_mimebundle_()
-    assert data["text/plain"] == "One bar of height 3." and data["image/png"].startswith(b"\x89PNG")
-    assert not pyplot.fignum_exists(figure.number)
-    with pytest.raises(ValueError, match="text must say"):
-        teach.figure_alt(figure, " ")
+def test_lines_go_through_a_point_for_each_number():
+    chart = teach.draw_lines("two lines", [1, 2], {"a": [3, 4], "b": [5, 6]}, "tokens", "MiB")
+    assert repr(chart) == "two lines" and chart.spec["data"]["values"].splitlines()[1:] == [
+        "a,1,3",
+        "a,2,4",
+        "b,1,5",
+        "b,2,6",
+    ]
+    with pytest.raises(ValueError, match="lines must have 2 numbers each, one for each x, got 1 of 'b'"):
+        teach.draw_lines("", [1, 2], {"a": [3, 4], "b": [5]}, "tokens", "MiB")
 
 
 # show_stage, show_diff

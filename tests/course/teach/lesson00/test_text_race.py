@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from course import teach
-from course.display.grid import VEGA
-from course.display.shapes import CHAR
-from course.teach.lesson00.race_spec import LANE, PAD, Lane, race_spec
+from course.display.board import VEGA
+from course.teach.lesson00.text_race import FRAME_MS, MOMENTS, Lane, race_frames
 from roseinfer.models import load_model, load_tokenizer
 from roseinfer.profiling import decode_floor
 from roseinfer.reference import reference_generate
@@ -29,14 +28,9 @@ def race(model):
     return teach.race_texts(stages, model, load_tokenizer("tiny"), PROMPT, batch_size=2, max_new_tokens=5)
 
 
-def table(spec, name):
-    [found] = [table["values"] for table in spec["data"] if table["name"] == name]
-    return found
-
-
-def lane_of(spec, name, lane):
-    """Rows of the left or the right lane."""
-    return [row for row in table(spec, name) if (row["x"] > LANE) == bool(lane)]
+def lane_of(frame, lane):
+    """Panels of a lane: its text, and its bytes."""
+    return frame.panels[2 * lane : 2 * lane + 2]
 
 
 def test_the_text_has_exact_facts_alone(race):
@@ -53,12 +47,10 @@ def test_both_write_the_models_text(race, model):
     ids = tokenizer.encode(PROMPT).ids
     [output] = reference_generate(model, [ids], max_tokens=5)
     for lane in (0, 1):
-        prompt, *pieces = lane_of(race.spec, "texts", lane)
-        assert prompt["text"] == PROMPT and prompt["when"] == 0
-        whole = PROMPT + "".join(piece["text"] for piece in pieces).replace("␣", " ").replace("⏎", "\n")
+        assert [cell.text for cell in lane_of(race.frames[0], lane)[0].cells] == [PROMPT]
+        prompt, *pieces = (cell.text for cell in lane_of(race.frames[MOMENTS], lane)[0].cells)
+        whole = prompt + "".join(pieces).replace("␣", " ").replace("⏎", "\n")
         assert whole == tokenizer.decode([*ids, *output])
-        times = [piece["when"] for piece in pieces]
-        assert times == sorted(times) and times[0] > 0
 
 
 def test_bytes_are_those_of_every_decode_step(race, model):
@@ -68,54 +60,33 @@ def test_bytes_are_those_of_every_decode_step(race, model):
         for length in range(4, 8)
         for floor in [decode_floor(model.config, [length] * 2, model.dtype)]
     )
-    last = [lane_of(race.spec, "states", lane)[-1] for lane in (0, 1)]
-    assert all(state["bytes"].startswith(f"{needed / 1e6:,.0f} MB of weights and cache read") for state in last)
-    assert last[0]["needed"] == last[1]["needed"] > 0 and last[0]["copied"] != last[1]["copied"]
+    meters = [lane_of(race.frames[MOMENTS], lane)[1] for lane in (0, 1)]
+    assert all(one.title.startswith(f"{needed / 1e6:,.0f} MB of weights and cache read") for one in meters)
+    (read, copied), (other_read, other_copied) = (one.cells for one in meters)
+    assert read.width == other_read.width > 0 and copied.width != other_copied.width
 
 
-def test_the_slowest_takes_eight_seconds_and_the_still_is_at_the_first_end():
-    spec = race_spec([QUICK, SLOW], "prompt", 16, "text")
-    play, time = spec["signals"]
-    assert play["bind"]["input"] == "checkbox" and time["bind"]["max"] == 120
-    assert "min(time + 1, 120)" in time["on"][1]["update"]  # whole ms: 120 ticks of 50 ms
-    assert "slowed down 50.0 times" in [row["text"] for row in table(spec, "legend")]
+def test_the_slowest_takes_eight_seconds_and_the_still_is_at_the_first_end(race):
+    frames = race_frames([QUICK, SLOW], "prompt", 16)
+    assert len(frames) == MOMENTS + 1 and MOMENTS * FRAME_MS == 8000
+    assert frames[10].heading == "30 of 120 ms, slowed down 66.7 times"
+    assert [len(lane_of(frames[10], lane)[0].cells) for lane in (0, 1)] == [4, 1]
+    assert max(len(lane_of(race.frames[race.shown], lane)[0].cells) for lane in (0, 1)) == 6
 
 
-def test_the_meters_are_on_one_scale_and_their_rows_follow_each_other():
-    spec = race_spec([QUICK, SLOW], "prompt", 16, "text")
-    quick, slow = (lane_of(spec, "states", lane) for lane in (0, 1))
-    assert [(row["when"], row["until"]) for row in quick][:3] == [(0, 10), (10, 20), (20, 30)]
-    full = LANE - 2 * PAD
-    assert (
-        [row["made"] for row in quick]
-        == [row["made"] for row in slow]
-        == [0, *(round(n * full / 3, 1) for n in (1, 2, 3))]
-    )
-    assert slow[-1]["needed"] + slow[-1]["copied"] == pytest.approx(full, abs=0.2)
-    assert quick[-1]["tokens"] == "48 of 48 tokens; whole run 1,600 tok/s, 30 ms"
+def test_the_meters_are_on_one_scale_and_their_parts_follow_each_other():
+    quick, slow = (lane_of(race_frames([QUICK, SLOW], "prompt", 16)[-1], lane) for lane in (0, 1))
+    assert [cell.column + cell.width for cell in slow[1].cells] == [pytest.approx(200 / 320), 1]
+    assert quick[1].cells[0].width == slow[1].cells[0].width
+    assert quick[0].title == "quick: 48 of 48 tokens; whole run 1,600 tok/s, 30 ms"
 
 
 def test_the_speeds_of_a_still_are_those_of_whole_runs(race):
     """At the end of the fastest the others have hardly begun: their speed so far would be that of their prefill."""
-    spec = race_spec([QUICK, SLOW], "prompt", 16, "text")
-    shown = {row["tokens"].partition("; ")[2] for row in lane_of(spec, "states", 1)}
-    assert shown == {"whole run 400 tok/s, 120 ms"}
+    for frame in race_frames([QUICK, SLOW], "prompt", 16):
+        assert lane_of(frame, 1)[0].title.endswith("whole run 400 tok/s, 120 ms")
     for lane, speed in enumerate(race.speeds.values()):
-        assert all(f"; whole run {speed:,.0f} tok/s" in row["tokens"] for row in lane_of(race.spec, "states", lane))
-
-
-def test_the_longest_sentence_fits_its_lane():
-    long = Lane("long", [1.0 * n for n in range(1, 1000)], [" a"] * 999, [10**9] * 999, [10**9] * 999)
-    for row in table(race_spec([long], "prompt", 64, "text"), "states"):
-        assert max(len(row["tokens"]), len(row["bytes"])) * 11 * CHAR <= LANE - 2 * PAD
-
-
-def test_a_text_stays_in_its_lane_and_a_third_lane_goes_below():
-    long = Lane("long", [1.0 * n for n in range(1, 60)], [" token"] * 59, [0] * 58 + [1], [0] * 59)
-    spec = race_spec([long, QUICK, SLOW], "prompt", 1, "text")
-    assert all(row["x"] + row["width"] <= LANE for row in lane_of(spec, "texts", 0))
-    boxes = table(spec, "boxes")
-    assert boxes[2]["x"] == boxes[0]["x"] and boxes[2]["y"] > boxes[1]["y"] and spec["height"] > 2 * boxes[2]["y"]
+        assert all(f"; whole run {speed:,.0f} tok/s" in lane_of(frame, lane)[0].title for frame in race.frames)
 
 
 def test_what_cannot_race_is_refused(model):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from course.teach import draw_block_walk, table_price, walk_tables
+from course.teach import draw_block_walk, table_price, walk_blocks
 from roseinfer.generate import begin, decode_step
 from roseinfer.sequence import SamplingParams
 from stages import BlockTable, VectorizedGather
@@ -12,10 +12,10 @@ from stages import BlockTable, VectorizedGather
 
 def test_the_walk_shows_the_table_that_attention_was_given(small):
     stage = BlockTable(small, num_blocks=6, block_size=4, max_num_seqs=2)
-    walk = walk_tables(stage, [[5] * 6, [6] * 2, [7] * 5], [4, 3, 3])
-    assert repr(walk) == "4 frames: largest table 2 x 3; of 6 blocks 1 used again, 6 free at the end"
-    assert len(repr(walk)) <= 110
-    first, last = walk.texts(0), walk.texts(3)
+    walk = walk_blocks(stage, [[5] * 6, [6] * 2, [7] * 5], [4, 3, 3])
+    assert repr(walk) == "7 frames: 10 tokens; blocks: 6, fewest free 1, used again 1, free at the end 6"
+    first, last = walk.texts(2), walk.texts(6)
+    assert "The block table as attention gets it, [2, 2]; hatched: never used" in first
     assert any("waiting: 2" in text for text in first) and any("finished: 0, 1, 2" in text for text in last)
     assert "block 1, slot 2" in first  # seq 0's token at position 6
     assert "2 · seq 1: 3/4" in first
@@ -46,5 +46,3 @@ def test_the_price_counts_rows_that_changed(small):
 def test_a_stage_without_tables_is_refused(small):
     with pytest.raises(ValueError, match="stage_class must be a stage with block tables, .*got s04_vectorized_gather"):
         table_price(VectorizedGather, small, {"one": [3]})
-    with pytest.raises(ValueError, match="stage must be a stage with block tables"):
-        walk_tables(VectorizedGather(small, num_blocks=2), [[1]], [1])

@@ -1,13 +1,12 @@
-"""Lesson 10: a walk over slots and a picture of two layouts say exact facts."""
+"""Lesson 10: a walk over slots says exact facts."""
 
 from __future__ import annotations
 
 import re
 
-import pytest
 import torch
 
-from course.teach import draw_layouts, walk_slots
+from course.teach import walk_slots
 from roseinfer.kernels.flat_cases import flat_case
 
 
@@ -43,13 +42,3 @@ def test_the_pool_fills_up_with_the_tokens_of_the_step():
     _, walk = walked([(0, 3)])
     pools = [frame.panels[1].cells for frame in walk.frames]
     assert [sum(cell.text != "" for cell in pool) for pool in pools] == [1, 2, 3]
-
-
-def test_the_layouts_are_told_in_bytes():
-    text = repr(draw_layouts(num_kv_heads=2, block_size=16, head_dim=64, bytes_per_value=2, head=1))
-    assert text == (
-        "One block of 16 tokens with 2 KV heads in the order of memory. Of it head 1 reads, token-major, 16 pieces of "
-        "128 bytes, one every 256 bytes; head-major, one piece of 2,048 bytes."
-    )
-    with pytest.raises(ValueError, match="head must be 0 to 1, got 2"):
-        draw_layouts(num_kv_heads=2, block_size=16, head_dim=64, bytes_per_value=2, head=2)

@@ -9,8 +9,6 @@ import pytest
 import torch
 
 from course import teach
-from course.display.grid import VEGA
-from course.display.shapes import WIDTH
 from course.teach.lesson13.step_operations import decode_operations, graph_operations
 from roseinfer.bench.contenders import StageContender
 from roseinfer.generate import decode_step
@@ -29,11 +27,6 @@ def model():
 @pytest.fixture(scope="module")
 def picture(model):
     return teach.walk_launches(PackedWeights, Graphs, model)
-
-
-def table(picture, name):
-    [found] = [table["values"] for table in picture.spec["data"] if table["name"] == name]
-    return found
 
 
 def test_the_operations_are_those_of_a_recorded_step(model):
@@ -56,22 +49,14 @@ def test_the_text_has_the_counts_of_both(picture):
     assert graph == "s13_graphs: 1 launch of a graph with 56 operations, 11 views around it"
 
 
-def test_ticks_merge_into_one_and_the_devices_bars_close_up(picture):
-    boxes = table(picture, "boxes")
-    host, device = ([box for box in boxes if (box["y"] > 80) == below] for below in (False, True))
-    assert len(device) == 48 and sum(box["fades"] >= 0 for box in host) == 77
-    places = {box["x1"] for box in host if box["fades"] == 1}
-    assert len(places) == 1, "all that the graph holds is one launch"
-    gaps = [after["x1"] - before["x1"] for before, after in zip(device, device[1:], strict=False)]
-    assert max(gaps) == pytest.approx(min(gaps)), "no bar waits for the host"
-    assert all(box[f"x{end}"] + box[f"w{end}"] <= WIDTH for box in boxes for end in (0, 1))
-
-
-def test_a_switch_moves_it_and_no_kernel_is_needed(picture):
-    run, merged = picture.spec["signals"]
-    assert run["bind"]["input"] == "radio" and merged["on"][0]["events"]["type"] == "timer"
-    bundle, _ = picture._repr_mimebundle_()
-    assert set(bundle) == {"text/plain", VEGA, "image/png"}
+def test_the_device_waits_for_launches_and_not_within_a_graph(picture):
+    by_one, graph = ([[cell for cell in panel.cells if cell.row == row] for row in (0, 1)]
+                     for panel in picture.frames[0].panels)  # fmt: skip
+    assert [len(cells) for cells in by_one] == [77, 48] and [len(cells) for cells in graph] == [12, 48]
+    [launch] = [cell for cell in graph[0] if cell.width > 1]
+    begins = [cell.column for cell in graph[1]]
+    assert begins == [launch.column + launch.width + place for place in range(48)], "no box waits for the host"
+    assert all(cell.tooltip in {other.tooltip for other in by_one[0]} for cell in by_one[1])
 
 
 def test_a_stage_without_graphs_is_refused(model):

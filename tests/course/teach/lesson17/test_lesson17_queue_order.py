@@ -1,4 +1,4 @@
-"""The queue that a reader orders: what the page computes is the run of lesson 17's stage, for any order."""
+"""The queue that a reader orders: what the picture shows is the run of lesson 17's stage, for any order."""
 
 from __future__ import annotations
 
@@ -11,11 +11,6 @@ from course.teach.lesson17.queue_order import presets, run, told
 from stages import Overlap
 
 OUTPUTS = (9, 3, 2, 7, 3, 7, 4, 9, 3, 2, 9, 18)
-
-
-def yours(page, **ranks):
-    [said] = [text for text in page.texts(**ranks) if text.startswith("this order: ")]
-    return said.removeprefix("this order: ")
 
 
 @pytest.mark.parametrize("order", presets(OUTPUTS).values(), ids=presets(OUTPUTS))
@@ -35,21 +30,26 @@ def test_the_text_has_the_three_policies():
     )
 
 
-def test_the_page_begins_with_first_come_and_its_picture_shows_the_longest_first():
-    page = order_queue(OUTPUTS, 4)
-    assert yours(page) == told(*run(OUTPUTS, 4)) == "32 steps, 62 steps of waiting"
-    assert yours(page, **page.still) == "21 steps, 111 steps of waiting"
+def test_each_policy_is_a_choice_and_the_readers_order_comes_first():
+    policies = order_queue(OUTPUTS, 4)
+    assert list(policies.lengths) == list(presets(OUTPUTS))
+    assert policies.texts(0)[0] == "first come: 32 steps, 62 steps of waiting"
+    own = order_queue(OUTPUTS, 4, [11])
+    assert own.texts(0)[0].startswith("yours: ") and repr(own) == repr(policies)
 
 
 @settings(max_examples=8, deadline=None)
 @given(data=st.data())
-def test_clicks_give_the_order_and_the_rest_follow_as_they_came(data):
+def test_requests_that_an_order_leaves_out_follow_as_they_came(data):
     outputs = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=6))
-    slots, clicked = data.draw(st.integers(1, 3)), data.draw(st.permutations(range(len(outputs))))
-    clicked = clicked[: data.draw(st.integers(0, len(outputs)))]
-    order = [*clicked, *(i for i in range(len(outputs)) if i not in clicked)]
-    said = yours(order_queue(outputs, slots), **{f"r{i}": rank for rank, i in enumerate(clicked, 1)})
-    assert said == told(*run([outputs[i] for i in order], slots))
+    slots, order = data.draw(st.integers(1, 3)), data.draw(st.permutations(range(len(outputs))))
+    order = order[: data.draw(st.integers(1, len(outputs)))]
+    whole = [*order, *(i for i in range(len(outputs)) if i not in order)]
+    picture = order_queue(outputs, slots, order)
+    assert picture.texts(0)[0] == f"yours: {told(*run([outputs[i] for i in whole], slots))}"
+    queue, lanes = picture.frames[0].panels
+    assert [cell.text for cell in queue.cells[::2]] == whole
+    assert sum(cell.width for cell in lanes.cells) == sum(outputs)
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,9 @@ def test_clicks_give_the_order_and_the_rest_follow_as_they_came(data):
 def test_bad_input_is_told(outputs, slots, message):
     with pytest.raises(ValueError, match=message):
         order_queue(outputs, slots)
+
+
+@pytest.mark.parametrize("order", [[0, 0], [2], [-1]])
+def test_an_order_that_cannot_be_is_told(order):
+    with pytest.raises(ValueError, match="order must be"):
+        order_queue([1, 2], 1, order)

@@ -7,8 +7,6 @@ import pytest
 from numba import prange
 
 from course import teach
-from course.display.grid import VEGA
-from course.display.shapes import WIDTH
 from course.teach.exercises.attempt import does_nothing
 from course.teach.lesson18.barriers import loops_of_step
 from roseinfer.generate import generate
@@ -49,20 +47,17 @@ def test_a_stage_without_graphs_is_refused(model):
         teach.time_operations(NaiveCat, model)
 
 
-def test_the_picture_has_a_box_for_each_operation_and_they_melt_into_one(times):
+def test_the_picture_has_a_box_for_each_operation_and_one_for_the_function(times):
     picture = teach.draw_melting(*times)
     assert repr(picture).splitlines() == [
         "one decode step, 2 sequences", f"s17_policies: {len(times[0].operations)} operations",
         "s18_one_kernel: 1 operation",
     ]  # fmt: skip
-    [boxes] = [data["values"] for data in picture.spec["data"] if data["name"] == "boxes"]
-    melting, whole = [box for box in boxes if box["fades"] == 1], [box for box in boxes if box["fades"] == -1]
-    assert len(melting) == len(times[0].operations) and len(whole) == 1
-    assert all(0 <= box["x0"] <= box["x0"] + box["w0"] <= WIDTH + 1 for box in boxes)
-    ends = whole[0]["x1"] + whole[0]["w1"]
-    assert max(box["x1"] + box["w1"] for box in melting) <= ends + 0.1
-    bundle, _ = picture._repr_mimebundle_()
-    assert bundle["image/png"][:4] == b"\x89PNG" and bundle[VEGA]["signals"][0]["bind"]["options"]
+    rows = [[cell for cell in picture.frames[0].panels[0].cells if cell.row == row] for row in (0, 1)]
+    assert [len(cells) for cells in rows] == [1 + len(each.operations) for each in times]
+    for (host, *boxes), each in zip(rows, times, strict=True):
+        assert boxes[-1].column + boxes[-1].width == pytest.approx(host.width + each.replay_us)
+    assert rows[1][1].tooltip.startswith("one function: ")
 
 
 def test_only_steps_of_one_batch_size_melt_and_only_into_one(times, model):

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from course.display.grid import VEGA
-from course.display.shapes import WIDTH
+from course.display.board import VEGA, WIDTH
 from course.teach.lesson19.draft_picture import MOST_PROMPT, DraftStep, picture_of, readable
 from course.teach.lesson19.drafts import draw_drafts, record_drafts
 from course.teach.lesson19.exercises import accept

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from course import teach
-from course.display.grid import VEGA
+from course.display.board import VEGA
 from course.teach.lesson20 import load_picture, loads
 from course.teach.lesson20.admission_race import everyone
 from course.teach.lesson20.admission_rule import admit
@@ -66,8 +66,8 @@ def test_a_row_has_its_parts_side_by_side():
     late = [one for one in load.requests if ttft(one) > load_picture.TTFT_LIMIT]
     assert late
     queued, prefill, decode = load_picture._request(3, late[0])
-    assert queued.colour == load_picture.LATE and {queued.row, prefill.row, decode.row} == {3}
-    assert queued.column == pytest.approx(load_picture.PIXELS * late[0].arrival.seconds)
+    assert queued.colour == load_picture.LATE.colour and {queued.row, prefill.row, decode.row} == {3}
+    assert queued.column == pytest.approx(10 * late[0].arrival.seconds)
     assert prefill.column == pytest.approx(queued.column + queued.width)
     assert decode.column == pytest.approx(prefill.column + prefill.width)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from test_lesson21 import BiasFirst
 
-from course.display.grid import VEGA
+from course.display.board import VEGA
 from course.teach.lesson21 import reduce_times, split_picture
 from course.teach.lesson21.own_layer import with_row_parallel
 from course.teach.lesson21.rank_sizes import split_sizes

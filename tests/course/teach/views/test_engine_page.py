@@ -6,8 +6,8 @@ import nbformat
 import pytest
 
 from course import teach
-from course.display.grid import VEGA
-from course.display.shapes import Rect
+from course.display.board import VEGA
+from course.display.board_layout import Rect
 from course.teach.views import engine_walk
 from course.teach.views.engine_page import LESSONS
 from course.teach.views.engine_parts import PARTS

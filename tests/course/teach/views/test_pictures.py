@@ -8,7 +8,8 @@ import weakref
 import pytest
 
 from course import teach
-from course.display.shapes import GAP, WIDTH
+from course.display.board import WIDTH
+from course.display.board_layout import GAP
 from roseinfer.display.chart import PAGE_WIDTH
 from roseinfer.generate import begin
 from roseinfer.models import load_tokenizer

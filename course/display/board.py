@@ -1,4 +1,12 @@
-"""Grid: cells with colours, texts and outlines in panels, one frame per step, with a slider and play, back and forward.
+"""Board: coloured cells in panels, one frame per step, with a slider and play, back and forward.
+
+Every picture of the course that is no chart is a Board. A picture lists the cells of its panels by row and column; the
+board finds their sizes and places, and wraps panels and texts:
+
+    cells = [Cell(row, token, token, colour=row) for row, n in enumerate(lengths) for token in range(n)]
+    Board([Frame([Panel(cells, "a batch", rows=labels, unit="token")])], text)
+
+`table` makes a panel of texts in columns, and `flow` one of cells that follow each other like words.
 
 A Vega spec: JupyterLab and VS Code draw it without a kernel and without trust, and elsewhere it is a picture. Python
 computes every place in pixels; Vega only has to choose the shapes of the frame that the slider shows.
@@ -16,21 +24,44 @@ from roseinfer.display.chart import EMBED, INK, PNG_SCALE, image_width, with_pal
 from roseinfer.display.figure import INK as DARK_INK
 from roseinfer.display.figure import PAPER
 
-from .grid_controls import HEIGHT, control_marks, control_signals
-from .shapes import MONOSPACE, WIDTH, Cell, Frame, Path, Rect, Shape, Text, bottom, frame_shapes, legend_shapes
+from .board_controls import FRAME_MS, HEIGHT, control_marks, control_signals
+from .board_layout import Path, Rect, Shape, Text, bottom, frame_shapes, legend_shapes
+from .cells import CHAR, EDGE, MONOSPACE, WIDTH, Cell, Frame, Line, Panel, edge_ticks, flow, table, with_room
+
+__all__ = [
+    "CHAR",
+    "EDGE",
+    "MONOSPACE",
+    "VEGA",
+    "WIDTH",
+    "Board",
+    "Cell",
+    "Frame",
+    "Line",
+    "Panel",
+    "edge_ticks",
+    "flow",
+    "table",
+]
 
 VEGA = "application/vnd.vega.v5+json"
 SCHEMA = "https://vega.github.io/schema/vega/v5.json"
 KINDS = {"rects": Rect, "paths": Path, "texts": Text}
 
 
-class Grid:
+class Board:
     """Cells in panels, one frame per step, with a slider, play, back and forward.
 
-    frames: one per step, or the frames of several choices by name, of which the first is shown first. A choice with
-    fewer frames than the others stays at its last one. choice_label: what the choices are. text: what it shows in exact
-    facts, for nbval. label: what the slider counts. shown: the frame of the picture, of the first choice; None for its
-    last one. legend: cells that stand for their kind, each with its meaning as text.
+    Args:
+        frames: one per step, or the frames of several choices by name, of which the first is shown first. A choice with
+            fewer frames than the others stays at its last one.
+        text: what it shows in exact facts, for nbval.
+        label: what the slider counts.
+        shown: the frame of the picture, of the first choice; None for its last one.
+        legend: cells that stand for their kind, each with its meaning as text.
+        choice_label: what the choices are.
+        frame_ms: how long a frame is shown while it plays.
+        alt: a description that includes times; the text if empty.
 
     Raises ValueError without a frame, and for a `shown` that is no frame.
     """
@@ -43,6 +74,8 @@ class Grid:
         shown: int | None = None,
         legend: Sequence[Cell] = (),
         choice_label: str = "run",
+        frame_ms: int = FRAME_MS,
+        alt: str = "",
     ) -> None:
         choices = frames if isinstance(frames, Mapping) else {"": frames}
         if not choices:
@@ -55,8 +88,9 @@ class Grid:
         if shown is not None and not 0 <= shown < first:
             raise ValueError(f"shown must be a frame of the first choice, 0 to {first - 1}, got {shown}")
         self.shown = first - 1 if shown is None else shown
-        self.text, self.label, self.choice_label = text, label, choice_label
-        self.frames = [frame for own in choices.values() for frame in own]
+        self.text, self.alt = text, alt or text
+        self.label, self.choice_label, self.frame_ms = label, choice_label, frame_ms
+        self.frames = with_room([frame for own in choices.values() for frame in own])
         self.shapes, height = _drawn(self.frames, legend)
         self.height = round(height)
 
@@ -94,7 +128,7 @@ class Grid:
             "height": self.height,
             "padding": 2,
             "background": "transparent",
-            "signals": control_signals(self.label, self.lengths, self.choice_label, number),
+            "signals": control_signals(self.label, self.lengths, self.choice_label, number, self.frame_ms),
             "data": [_table(name, kind, self.shapes) for name, kind in KINDS.items()],
             "marks": MARKS,
         }
@@ -103,7 +137,7 @@ class Grid:
         png = self.png
         bundle = {"text/plain": self.text, VEGA: self.spec, "image/png": png}
         embed = {"embed_options": {**EMBED["embed_options"], "actions": False}}
-        return bundle, {"image/png": {"alt": self.text, "width": image_width(png)}, VEGA: embed}
+        return bundle, {"image/png": {"alt": self.alt, "width": image_width(png)}, VEGA: embed}
 
 
 def _drawn(frames: Sequence[Frame], legend: Sequence[Cell]) -> tuple[list[tuple[Shape, int, int]], float]:

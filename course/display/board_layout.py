@@ -1,124 +1,18 @@
-"""Shapes: panels of cells laid out as rectangles, paths and texts, each with its place in pixels.
-
-A view consists of Cell, Line, Panel and Frame; display.grid shows it.
-"""
+"""Places the panels of a Board's frames: rectangles, paths and texts, each with its place in pixels."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate
+from collections.abc import Iterator, Sequence
 from textwrap import wrap
 from typing import NamedTuple
 
 from roseinfer.display.figure import PALETTE
 
-WIDTH = 840  # pixels: JupyterLab's page in a window of 1,280, beside its side bar
-GAP = 26  # between panels
-MONOSPACE = "DejaVu Sans Mono, monospace"  # it has a sign for a space
-CHAR = 0.602  # of a monospace letter's size
-LINE, LETTERS = 18, 120  # pixels of a text line, and how many letters fit it, also those of a wide font
-EDGE = "#808080"
+from .cells import CHAR, EDGE, LINE, WIDTH, Cell, Frame, Line, Panel
 
-
-@dataclass(frozen=True)
-class Cell:
-    """A box at (row, column) of its panel, in cells; it may be several cells wide or high.
-
-    colour: a sequence's number, a colour, or "" for none. strength: its opacity. filled: the share of the box that is
-    coloured, from the left. hatched: padding. note: a smaller line below the text. outline: a colour; "" for a thin
-    grey line, "none" for none. tooltip: shown under the pointer.
-    """
-
-    row: float
-    column: float
-    text: object = ""
-    colour: int | str = ""
-    note: str = ""
-    outline: str = ""
-    dashed: bool = False
-    hatched: bool = False
-    filled: float = 1.0
-    strength: float = 0.5
-    width: float = 1.0
-    height: float = 1.0
-    tooltip: str = ""
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line from (row, column) to another, bent upwards by `bend` cells in its middle."""
-
-    start: tuple[float, float]
-    end: tuple[float, float]
-    colour: int | str = EDGE
-    dashed: bool = False
-    bend: float = 0.0
-    arrow: bool = False
-
-
-@dataclass(frozen=True)
-class Panel:
-    """Cells and lines with labels.
-
-    rows: labels left of the rows. columns: labels above the columns. ticks: labels below the edges between columns, by
-    place. unit: what the ticks, or the columns, count. cell: width and height in pixels. align: of texts.
-    """
-
-    cells: Sequence[Cell]
-    title: str = ""
-    rows: Sequence[object] = ()
-    columns: Sequence[object] = ()
-    ticks: Mapping[int, str] = field(default_factory=dict)
-    unit: str = ""
-    cell: tuple[float, float] = (28, 24)
-    align: str = "center"
-    size: int = 12
-    lines: Sequence[Line] = ()
-
-    @property
-    def left(self) -> float:
-        return max((len(str(label)) * 12 * CHAR + 8 for label in self.rows), default=0)
-
-    @property
-    def top(self) -> float:
-        return LINE * (bool(self.title) * 1.3 + bool(self.columns))
-
-    @property
-    def extent(self) -> tuple[float, float]:
-        """Width and height in pixels."""
-        across = max((cell.column + cell.width for cell in self.cells), default=0) * self.cell[0]
-        down = max((cell.row + cell.height for cell in self.cells), default=0) * self.cell[1]
-        below = LINE * (bool(self.ticks) + bool(self.unit))
-        return max(self.left + across, len(self.title) * 6.5), self.top + down + below
-
-
-@dataclass(frozen=True)
-class Frame:
-    """Panels from left to right, in as many lines as they need. heading: bold, above `says`, which is wrapped."""
-
-    panels: Sequence[Panel]
-    heading: str = ""
-    says: str = ""
-
-
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], marked: int | None = None) -> Panel:
-    """Make a panel of texts in columns as wide as they need. marked: a row that has a colour."""
-    lines = [columns, *([str(text) for text in row] for row in rows)]
-    widths = [max(map(len, texts)) + 2 for texts in zip(*lines, strict=True)]
-    starts = list(accumulate(widths, initial=0))
-    cells = [
-        Cell(i, starts[j], text, 1 if i - 1 == marked else "", outline="" if i else "none", width=widths[j])
-        for i, line in enumerate(lines)
-        for j, text in enumerate(line)
-    ]
-    return Panel(cells, title, cell=(11 * CHAR, 21), size=11)
-
-
-def edge_ticks(width: int) -> dict[int, str]:
-    """Choose ticks at round places, about eight of them."""
-    step = next(step for step in (1, 2, 5, 10, 20, 25, 50, 100, 250, 1000) if step >= width / 8)
-    return {place: str(place) for place in range(0, width + 1, step)}
+GAP = 26  # pixels between panels
+LETTERS = 120  # of a text line, also those of a wide font
+FEWEST = 4  # letters of a text that is cut
 
 
 class Rect(NamedTuple):
@@ -177,16 +71,16 @@ def _panel(panel: Panel, left: float, top: float) -> Iterator[Shape]:
     if panel.title:
         yield Text(left, top + 12, panel.title, 13, font="sans-serif")
     x, y = left + panel.left, top + panel.top
-    across, down = panel.cell
-    bottom = top + panel.extent[1] - LINE * (bool(panel.ticks) + bool(panel.unit))
+    across, down = panel.pitch
+    bottom = top + panel.extent[1] - panel.below
     for number, label in enumerate(panel.rows):
         yield Text(x - 8, y + (number + 0.5) * down + 4, str(label), align="right")
     for number, label in enumerate(panel.columns):
         yield Text(x + (number + 0.5) * across, y - 6, str(label), align="center")
-    for place, label in panel.ticks.items():
+    for place, label in panel.edges.items():
         yield Text(x + place * across, bottom + 14, label, 11, align="center")
     if panel.unit:
-        yield Text(x, bottom + LINE * bool(panel.ticks) + 13, panel.unit, font="sans-serif")
+        yield Text(x, bottom + LINE * bool(panel.edges) + 13, panel.unit, font="sans-serif")
     for cell in panel.cells:
         width, height = cell.width * across, cell.height * down
         seam = 2 if min(width, height) > 11 else 0.5
@@ -208,10 +102,18 @@ def _cell(cell: Cell, box: Rect, align: str, size: int) -> Iterator[Shape]:
         yield box._replace(stroke=edge, thick=thick, dash=4 if cell.dashed else 0, tooltip=cell.tooltip)
     at = x + (width / 2 if align == "center" else 6)
     first = y + (height / 2 + size * 0.36 if not cell.note else height * 0.42)
-    if str(cell.text):
-        yield Text(at, first, str(cell.text), size, align=align)
+    if text := fitting(str(cell.text), width - 2 * (align != "center") * 6, size, cell.outline == "none"):
+        yield Text(at, first, text, size, align=align)
     if cell.note:
         yield Text(at, first + size + 3, cell.note, size - 2, align=align)
+
+
+def fitting(text: str, room: float, size: int, may_overhang: bool) -> str:
+    """Cut a text that its box has no room for. A number is left out instead."""
+    letters = int((room + 4) / (size * CHAR))
+    if may_overhang or len(text) <= letters:
+        return text
+    return "" if letters < FEWEST or text.isdigit() else f"{text[: letters - 1]}…"
 
 
 def _hatch(x: float, y: float, width: float, height: float) -> str:

@@ -1,4 +1,4 @@
-"""Grid in a page of its own: its marks are clicked, its choices chosen, and its slider moved."""
+"""Board in a page of its own: its marks are clicked, its choices chosen, and its slider moved."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import pytest
 import vl_convert
 from lab import FLAGS, chromium
 
-from course.display.grid import Grid
-from course.display.grid_controls import FRAME_MS
-from course.display.shapes import Cell, Frame, Panel
+from course.display.board import Board, Cell, Frame, Panel
+from course.display.board_controls import FRAME_MS
 
 pytestmark = [
     pytest.mark.browser,
@@ -29,7 +28,7 @@ def page(tmp_path):
     from playwright.sync_api import sync_playwright
 
     frames = {name: [frame_of(f"{name}: {n}") for n in range(length)] for name, length in LENGTHS.items()}
-    html = vl_convert.vega_to_html(Grid(frames, "two runs").spec, bundle=True, renderer="svg")
+    html = vl_convert.vega_to_html(Board(frames, "two runs").spec, bundle=True, renderer="svg")
     (tmp_path / "grid.html").write_text(html, encoding="utf-8")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)

@@ -1,4 +1,4 @@
-"""Controls of a Grid in Vega: a slider, a choice among settings, and marks below the cells for play, back and forward.
+"""Controls of a Board in Vega: a slider, a choice among settings, and marks below the cells for play, back and forward.
 
 Play, back and forward are clicked, because JupyterLab's command mode takes the arrow keys from a slider.
 """
@@ -21,7 +21,9 @@ BACK, FORWARD = "M17 5L9 12L17 19ZM6 5H8V19H6Z", "M7 5L15 12L7 19ZM16 5H18V19H16
 HOVERED = "rgba(128, 128, 128, 0.25)"
 
 
-def control_signals(label: str, lengths: Mapping[str, int], choice_label: str, number: int) -> list[dict[str, Any]]:
+def control_signals(
+    label: str, lengths: Mapping[str, int], choice_label: str, number: int, frame_ms: int
+) -> list[dict[str, Any]]:
     """Make the signals of the controls. `frame` is the one that is drawn, counted over the frames of all choices.
 
     lengths: the number of frames of each choice. number: the slider's first value. A single choice has no control, and
@@ -42,16 +44,16 @@ def control_signals(label: str, lengths: Mapping[str, int], choice_label: str, n
         end, first = "end", f"{starts}[place]"
     step: dict[str, Any] = {"name": "step", "value": number}
     if longest:
-        signals.append(_play(end))
-        step |= {"bind": _slider(label, longest), "on": _moves(end)}
+        signals.append(_play(end, frame_ms))
+        step |= {"bind": _slider(label, longest), "on": _moves(end, frame_ms)}
     return [*signals, step, {"name": "frame", "update": f"{first} + min(step, {end})"}]
 
 
-def _play(end: str) -> dict[str, Any]:
+def _play(end: str, frame_ms: int) -> dict[str, Any]:
     on = [
         {"events": "@play:click", "update": "!play"},
         {"events": "@back:click, @forward:click", "update": "false"},
-        {"events": {"type": "timer", "throttle": FRAME_MS}, "update": f"play && step < {end}"},
+        {"events": {"type": "timer", "throttle": frame_ms}, "update": f"play && step < {end}"},
     ]
     return {"name": "play", "value": False, "on": on}
 
@@ -60,11 +62,11 @@ def _slider(label: str, longest: int) -> dict[str, Any]:
     return {"input": "range", "min": 0, "max": longest, "step": 1, "name": f"{label} 0 to {longest}: "}
 
 
-def _moves(end: str) -> list[dict[str, Any]]:
+def _moves(end: str, frame_ms: int) -> list[dict[str, Any]]:
     """Make the slider's moves: play begins again from the end, and back leaves the end of a shorter choice."""
     return [
         {"events": {"signal": "play"}, "update": f"play && step >= {end} ? 0 : step"},
-        {"events": {"type": "timer", "throttle": FRAME_MS}, "update": f"play ? min(step + 1, {end}) : step"},
+        {"events": {"type": "timer", "throttle": frame_ms}, "update": f"play ? min(step + 1, {end}) : step"},
         {"events": "@back:click", "update": f"max(min(step, {end}) - 1, 0)"},
         {"events": "@forward:click", "update": f"min(step + 1, {end})"},
     ]
