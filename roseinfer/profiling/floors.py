@@ -9,7 +9,6 @@ that starts many small operations is held up by neither reading nor arithmetic, 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -168,9 +167,6 @@ class StepTerms:
     The parts are counted as in decode_floor and prefill_floor. weight_bytes: of a step, with one row of GPT-2's
     position embedding. kv_bytes: of a token whose K and V are read or written. Operations: token_flops of a token,
     output_flops of the output matrix for a sequence, pair_flops of a token and one that it attends to, in all layers.
-    Tensor-parallel shards add up the hidden states num_reductions times a step, after attention and after the MLP of
-    each layer: hidden_bytes of a token each time. Their number divides most_shards: each has as many heads, KV heads
-    and neurons of the MLP.
     """
 
     weight_bytes: int
@@ -178,9 +174,6 @@ class StepTerms:
     token_flops: int
     output_flops: int
     pair_flops: int
-    hidden_bytes: int
-    num_reductions: int
-    most_shards: int
 
 
 def step_terms(config: ModelConfig, dtype: torch.dtype) -> StepTerms:
@@ -193,9 +186,6 @@ def step_terms(config: ModelConfig, dtype: torch.dtype) -> StepTerms:
         token_flops=2 * (_matrix_weights(config) - output),
         output_flops=2 * output,
         pair_flops=_attention_flops(config, seen=1),
-        hidden_bytes=config.hidden_size * dtype.itemsize,
-        num_reductions=2 * config.num_layers,
-        most_shards=math.gcd(config.num_heads, config.num_kv_heads, config.intermediate_size),
     )
 
 

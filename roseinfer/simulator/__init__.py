@@ -2,27 +2,20 @@
 
 from .cluster import Cluster
 from .cost import Cost, FittedCost, FloorCost, StepSample, cost_from, fit, floor_cost
-from .disaggregated import DisaggregatedCluster
-from .link import Link, ShardedCost, tensor_parallel
 from .measure import step_samples
 from .replica import EngineSetting
 from .result import Simulation, simulations
 from .routers import ROUTERS
-from .shape import ClusterShape
 from .validation import Validation, validate
 from .work import StepWork, work_of
 
 __all__ = [
     "ROUTERS",
     "Cluster",
-    "ClusterShape",
     "Cost",
-    "DisaggregatedCluster",
     "EngineSetting",
     "FittedCost",
     "FloorCost",
-    "Link",
-    "ShardedCost",
     "Simulation",
     "StepSample",
     "StepWork",
@@ -32,7 +25,6 @@ __all__ = [
     "floor_cost",
     "simulations",
     "step_samples",
-    "tensor_parallel",
     "validate",
     "work_of",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -55,15 +54,11 @@ class EngineSetting(EngineConfig):
 
 @dataclass(slots=True, eq=False)
 class SimulatedRequest:
-    """A request, its replica and, once it is there, its timestamps from the engine, in seconds of the simulation.
-
-    decoded_by: the replica that it was handed over to; None if it was not.
-    """
+    """A request, its replica and, once it is there, its timestamps from the engine, in seconds of the simulation."""
 
     arrival: Arrival
     replica: int
     times: SequenceTimes = field(init=False)
-    decoded_by: int | None = None
 
     @property
     def end(self) -> float:
@@ -73,19 +68,13 @@ class SimulatedRequest:
 
 
 class Replica:
-    """One engine. requests: those that wait or run, by seq_id. load: the tokens that these have now.
+    """One engine. requests: those that wait or run, by seq_id. host, device: seconds of all steps begun, by part."""
 
-    host, device: seconds of all steps begun, by their part. on_end: called with each request that gets its last token
-    here, and the time.
-    """
-
-    def __init__(
-        self, index: int, setting: EngineSetting, cost: Cost, on_end: Callable[[SimulatedRequest, float], object]
-    ) -> None:
-        self.index, self.cost, self._on_end = index, cost, on_end
+    def __init__(self, index: int, setting: EngineSetting, cost: Cost) -> None:
+        self.index, self.cost = index, cost
         self.scheduler = Scheduler.of(setting, setting.max_model_len)
         self.requests: dict[int, SimulatedRequest] = {}
-        self.load = self.num_steps = self.num_rows = 0
+        self.num_steps = self.num_rows = 0
         self.host = self.device = 0.0
         self._began = 0.0
         self._step: Step | None = None
@@ -95,19 +84,12 @@ class Replica:
     def is_idle(self) -> bool:
         return self._step is None and not self.requests
 
-    def add(self, request: SimulatedRequest, token_ids: list[int], output_len: int) -> None:
-        """Queue a request that has these tokens and gets output_len more of them here."""
-        _, request.times = self._queue(request, token_ids, output_len)
-
-    def _queue(
-        self, request: SimulatedRequest, token_ids: list[int], output_len: int
-    ) -> tuple[Sequence, SequenceTimes]:
-        seq = Sequence(token_ids, params_of(output_len))
+    def add(self, request: SimulatedRequest, prompt: list[int]) -> None:
+        """Queue a request with that prompt."""
+        seq = Sequence(prompt, params_of(request.arrival.output_len))
         self.requests[seq.seq_id] = request
-        self.load += len(seq)
-        times = self._times.begin(seq, request.arrival.seconds)
+        request.times = self._times.begin(seq, request.arrival.seconds)
         self.scheduler.add(seq)
-        return seq, times
 
     def turn(self, now: float) -> float | None:
         """End the step that was begun, if any, and begin the next. Return when that ends; None: there is no work."""
@@ -131,12 +113,10 @@ class Replica:
         step, self._step = self._step, None
         assert step, "one was begun"
         done = self.scheduler.commit(step, [NEW_TOKEN] * len(step.chosen))
-        self.load += len(done)
         self._times.end_step(StepRecord(self._began, None, None, now), done)
         for seq in done:
             if seq.finish_reason:
-                self.load -= len(seq)
-                self._on_end(self.requests.pop(seq.seq_id), now)
+                del self.requests[seq.seq_id]
 
 
 @lru_cache(maxsize=4096)

@@ -17,14 +17,10 @@ from roseinfer.display.text_table import Column, TextTable
 from roseinfer.planning.definitions import PERCENTILE, PERCENTILES
 from roseinfer.profiling.progress import OnProgress, Progress
 
-from .cluster import Cluster, check_router
-from .cost import Cost, FittedCost, FloorCost
-from .disaggregated import ASSUMPTIONS as DISAGGREGATED
-from .disaggregated import DisaggregatedCluster
-from .link import Link, tensor_parallel
+from .cluster import Cluster, check_replicas, check_router
+from .cost import Cost, FittedCost
 from .metrics import TIMES, summary
 from .replica import EngineSetting
-from .shape import ClusterShape
 
 SIMULATED = "the requests"
 IN_SHORT = tuple((name, part) for name in ("ttft", "tpot", "e2e_latency") for part in ("p50", "p99"))
@@ -36,10 +32,6 @@ ASSUMPTIONS = (
     "network and tokenizers take no time.",
     "A router knows the requests and tokens that each replica holds at that moment, and never moves a request.",
     "tail: seconds in which no request waits any more and places stay empty, which a better order can shorten.",
-)
-SHARDED = (
-    "Shapes such as 4x2: 4 replicas of 2 tensor-parallel shards, a GPU each, with twice the blocks and sequences. The "
-    "memory that a shard saves on weights is not used."
 )
 DEFINITIONS = (*(metric.text() for metric in TIMES), f"{PERCENTILE}.")
 
@@ -62,7 +54,7 @@ class CostedResult(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class Simulation(CostedResult):
-    """The results of simulated runs. rows: one for each policy, router and shape of the cluster.
+    """The results of simulated runs. rows: one for each policy, router and number of replicas.
 
     is_partial: the last of them was interrupted, as by Ctrl-C, and has what had happened until then.
     simulated_per_second: requests, by the clock on the wall.
@@ -71,7 +63,6 @@ class Simulation(CostedResult):
     SHORT: ClassVar = (
         "policy",
         "router",
-        "shape",
         "replicas",
         "ended",
         "output_tokens",
@@ -84,7 +75,6 @@ class Simulation(CostedResult):
 
     SHORT_FIELDS: ClassVar = (*CostedResult.SHORT_FIELDS, "is_partial")
 
-    link: Link | None = None
     is_partial: bool = False
     simulated_per_second: float = 0.0
 
@@ -98,15 +88,9 @@ class Simulation(CostedResult):
 
     def notes(self) -> list[str]:
         fitted = [fit_note(self.cost)] if isinstance(self.cost, FittedCost) else []
-        link = [f"Links between GPUs, assumed: {self.link.about()}."] if self.link else []
-        notes = [self.cost.about, *fitted, *link, *ASSUMPTIONS, *DEFINITIONS]
         partial = ["PARTIAL: broken off. The last row has what had happened until then."] if self.is_partial else []
-        if any(row["shards"] > 1 for row in self.rows):
-            notes.append(SHARDED)
-        if any(row["num_prefill"] for row in self.rows):
-            notes += DISAGGREGATED
         speed = f"{self.simulated_per_second:,.0f} requests a second were simulated."
-        return [*partial, *notes, speed]
+        return [*partial, self.cost.about, *fitted, *ASSUMPTIONS, *DEFINITIONS, speed]
 
     def throughput(self) -> TextTable:
         is_race = len({row["policy"] for row in self.rows}) > 1
@@ -124,8 +108,8 @@ class Simulation(CostedResult):
             Column("busy, least to most", right=True),
         ]
         whole = self.rows[:-1] if self.is_partial else self.rows
-        first = {(row["router"], row["shape"]): row["seconds"] for row in reversed(whole)}
-        later = [row["seconds"] - first[row["router"], row["shape"]] for row in whole] + [None] * self.is_partial
+        first = {(row["router"], row["replicas"]): row["seconds"] for row in reversed(whole)}
+        later = [row["seconds"] - first[row["router"], row["replicas"]] for row in whole] + [None] * self.is_partial
         return TextTable.of(
             columns,
             [
@@ -166,7 +150,7 @@ class Simulation(CostedResult):
         return ["policy", *(["router"] if self._has_routers else []), Column("replicas", right=True)]
 
     def _keys(self, row: dict[str, Any]) -> tuple[str, ...]:
-        return (row["policy"], *([row["router"]] if self._has_routers else []), row["shape"])
+        return (row["policy"], *([row["router"]] if self._has_routers else []), str(row["replicas"]))
 
     @property
     def _has_routers(self) -> bool:
@@ -191,80 +175,43 @@ def simulations(
     cost: Cost,
     *,
     policies: Sequence[str],
-    replicas: Sequence[int | str],
+    replicas: Sequence[int],
     routers: Sequence[str] = ("round_robin",),
-    seed: int = 0,
-    link: Link | None = None,
     arguments: dict[str, Any] | None = None,
     on_progress: OnProgress | None = None,
 ) -> Simulation:
-    """Simulate the same arrivals under every policy, router and shape. Ctrl-C ends it with a partial result.
+    """Simulate the same arrivals under every policy, router and number of replicas.
 
-    cost: of a step on one GPU. replicas: shapes as ClusterShape.of takes them, such as 8, "4x2" or "2:6"; the last two
-    need a FloorCost and a link. seed: of the routers' random choices.
-
-    Raises ValueError for a bad argument, before anything runs.
+    Ctrl-C ends it with a partial result. Raises ValueError for a bad argument, before anything runs.
     """
     settings = {name: replace(setting, scheduling_policy=name) for name in policies}
-    shapes = [ClusterShape.of(value) for value in replicas]
     for router in routers:
         check_router(router)
-    for shape in shapes:
-        check_cost(shape, cost, link)
+    for num_replicas in replicas:
+        check_replicas(num_replicas)
     require_order(arrivals)
     setting.check_fits(arrivals)
     rows: list[dict[str, Any]] = []
     began, is_partial = perf_counter(), False
-    num_runs = len(policies) * len(routers) * len(shapes)
+    num_runs = len(policies) * len(routers) * len(replicas)
     progress = Progress(on_progress, {SIMULATED: num_runs}, num_runs)
-    for policy, router, shape in product(policies, routers, shapes):
-        progress.begin(f"{policy}, {router}, {counted(shape.replicas, 'replica')}", SIMULATED)
-        cluster = make_cluster(shape, settings[policy], cost, router, seed, link)
+    for policy, router, num_replicas in product(policies, routers, replicas):
+        progress.begin(f"{policy}, {router}, {counted(num_replicas, 'replica')}", SIMULATED)
+        cluster = Cluster(settings[policy], cost, num_replicas, router)
         try:
             cluster.run(arrivals)
         except KeyboardInterrupt:
             is_partial = True
-        rows.append({"policy": policy, "router": router, "shape": shape.label, **asdict(shape), **summary(cluster)})
+        rows.append({"policy": policy, "router": router, "replicas": num_replicas, **summary(cluster)})
         if is_partial:
             break
     simulated = sum(row["ended"] for row in rows)
     used = asdict(setting) | {"max_num_batched_tokens": setting.step_tokens}
-    told = {"setting": used, "routers": list(routers), "link": link and asdict(link), **(arguments or {})}
+    told = {"setting": used, "routers": list(routers), **(arguments or {})}
     return Simulation(
         arguments=told,
         cost=cost,
-        link=link,
         rows=rows,
         is_partial=is_partial,
         simulated_per_second=simulated / (perf_counter() - began),
     )
-
-
-def check_cost(shape: ClusterShape, cost: Cost, link: Link | None) -> None:
-    """Raise ValueError for a shape whose GPUs send each other what the cost does not know, or over no link."""
-    if shape.shards == 1 and not shape.num_prefill:
-        return
-    if not isinstance(cost, FloorCost):
-        raise ValueError(f"replicas {shape.label}: needs a floor as its cost, which knows the bytes that GPUs send")
-    if link is None:
-        raise ValueError(f"replicas {shape.label}: needs a link between GPUs, whose bandwidth is to be given")
-    if (most := cost.terms.most_shards) % shape.shards:
-        raise ValueError(
-            f"replicas {shape.label}: {shape.shards} shards must divide {most}, the greatest common divisor of the "
-            "model's heads, KV heads and MLP width"
-        )
-
-
-def make_cluster(
-    shape: ClusterShape, setting: EngineSetting, cost: Cost, router: str, seed: int, link: Link | None
-) -> Cluster:
-    """Make a cluster of that shape. setting, cost: of one GPU."""
-    if shape.shards == 1 and not shape.num_prefill:
-        return Cluster(setting, cost, shape.replicas, router, seed)
-    assert isinstance(cost, FloorCost) and link, "check_cost was called"
-    if shape.num_prefill:
-        apart: dict[str, Any] = {"num_prefill": shape.num_prefill, "kv_bytes": cost.terms.kv_bytes, "link": link}
-        return DisaggregatedCluster(setting, cost, shape.replicas, router, seed, **apart)
-    shards = shape.shards
-    larger = replace(setting, num_blocks=shards * setting.num_blocks, max_num_seqs=shards * setting.max_num_seqs)
-    return Cluster(larger, tensor_parallel(cost, shards, link), shape.replicas, router, seed)

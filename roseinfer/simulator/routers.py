@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from random import Random
 
 from roseinfer.arrivals import Arrival
 
@@ -16,10 +15,7 @@ MOST_TIMES = 1.5  # ... and how many times as many: beyond both, load alone deci
 
 
 class Router:
-    """Chooses a replica for each request, in the order of arrival. seed: of its random choices."""
-
-    def __init__(self, seed: int = 0) -> None:
-        self.rng = Random(seed)
+    """Chooses a replica for each request, in the order of arrival."""
 
     def choose(self, number: int, arrival: Arrival, replicas: list[Replica]) -> int:
         """Return the index of the replica that request number `number` goes to."""
@@ -31,34 +27,6 @@ class RoundRobin(Router):
 
     def choose(self, number: int, arrival: Arrival, replicas: list[Replica]) -> int:
         return number % len(replicas)
-
-
-class RandomReplica(Router):
-    """Takes a random replica, each as likely."""
-
-    def choose(self, number: int, arrival: Arrival, replicas: list[Replica]) -> int:
-        return self.rng.randrange(len(replicas))
-
-
-class LeastLoaded(Router):
-    """Takes the replica whose sequences, waiting ones included, have the fewest tokens so far; of equals, the first."""
-
-    def choose(self, number: int, arrival: Arrival, replicas: list[Replica]) -> int:
-        loads = [replica.load for replica in replicas]
-        return loads.index(min(loads))
-
-
-class PowerOfTwo(Router):
-    """Takes the replica with fewer requests of two drawn at random, as is Ray Serve's default.
-
-    Mitzenmacher, "The power of two choices in randomized load balancing", 2001.
-    """
-
-    def choose(self, number: int, arrival: Arrival, replicas: list[Replica]) -> int:
-        if len(replicas) == 1:
-            return 0
-        one, other = self.rng.sample(range(len(replicas)), 2)
-        return one if len(replicas[one].requests) <= len(replicas[other].requests) else other
 
 
 class PrefixAware(Router):
@@ -73,8 +41,7 @@ class PrefixAware(Router):
     nothing in common but their prefix, so the record has their prefixes alone.
     """
 
-    def __init__(self, seed: int = 0) -> None:
-        super().__init__(seed)
+    def __init__(self) -> None:
         self._sent: dict[int, dict[int, int]] = defaultdict(dict)  # {text: {replica: the most tokens of it}}
         self._record: dict[int, int] = defaultdict(int)  # tokens that were new to each replica
 
@@ -101,8 +68,5 @@ class PrefixAware(Router):
 
 ROUTERS: dict[str, type[Router]] = {
     "round_robin": RoundRobin,
-    "random": RandomReplica,
-    "least_loaded": LeastLoaded,
-    "power_of_two": PowerOfTwo,
     "prefix_aware": PrefixAware,
 }

@@ -67,24 +67,14 @@ def test_every_request_ends(drawn, num_replicas, router, policy, caching, num_bl
         assert r.times.arrival == r.arrival.seconds <= stamps[0] and stamps == sorted(set(stamps))
         assert len(r.times.steps) == r.arrival.output_len and r.times.ended == stamps[-1]
     for replica in cluster.replicas:
-        assert replica.is_idle and not replica.scheduler.has_work and not replica.load
+        assert replica.is_idle and not replica.scheduler.has_work
         assert replica.scheduler.blocks.num_free == num_blocks
 
 
-@pytest.mark.parametrize(("router", "replicas"), [("round_robin", [0, 1, 2, 0, 1]), ("least_loaded", [0, 1, 2, 1, 2])])
-def test_where_a_router_sends_requests(router, replicas):
-    """The first has a long prompt; the second's output has grown past that of the third, which came later."""
-    arrivals = [Arrival(0, 90, 4), Arrival(0, 10, 30), Arrival(0, 12, 30), Arrival(1, 40, 4), Arrival(1, 10, 4)]
-    cluster = Cluster(ROOMY, UnitCost(), 3, router)
-    cluster.run(arrivals)
-    assert [r.replica for r in cluster.requests] == replicas
-
-
-def test_a_router_sees_what_there_is_at_that_moment():
-    """The first replica is free again at second 3, when the third request comes."""
-    cluster = Cluster(ROOMY, UnitCost(), 2, "least_loaded")
-    cluster.run([Arrival(0, 90, 3), Arrival(0, 10, 30), Arrival(2.5, 1, 1), Arrival(3.5, 1, 1)])
-    assert [r.replica for r in cluster.requests] == [0, 1, 1, 0]
+def test_replicas_take_requests_in_turn():
+    cluster = Cluster(ROOMY, UnitCost(), 3)
+    cluster.run([Arrival(0, 90, 4), Arrival(0, 10, 30), Arrival(0, 12, 30), Arrival(1, 40, 4), Arrival(1, 10, 4)])
+    assert [r.replica for r in cluster.requests] == [0, 1, 2, 0, 1]
 
 
 def test_a_request_that_comes_during_a_step_joins_the_next():

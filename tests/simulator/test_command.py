@@ -10,8 +10,6 @@ from roseinfer.cli.main import main
 
 FLOOR = ["simulate", "--floor", "H200 SXM", "--requests", "40", "--output-lens", "1-20"]
 
-ACROSS = ["--floor", "H200 SXM", "--replicas", "1:1"]
-
 
 def last_line(capsys):
     return json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -39,16 +37,14 @@ def test_the_same_arguments_give_the_same_rows(capsys):
     assert lines[0] == lines[1]
 
 
-def test_routers_and_shapes_of_a_cluster(capsys):
-    shapes = ["--replicas", "4,2x2,1:3", "--link-gb-per-s", "450", "--rate", "500"]
+def test_routers_and_replicas_of_a_cluster(capsys):
+    replicas = ["--replicas", "2,4", "--rate", "500"]
     prefixes = ["--prefix-len", "64", "--prefix-groups", "3"]
-    assert main([*FLOOR, *shapes, *prefixes, "--routers", "prefix_aware,random"]) == 0
+    assert main([*FLOOR, *replicas, *prefixes, "--routers", "prefix_aware,round_robin"]) == 0
     line = last_line(capsys)
-    told = [(row["router"], row["shape"], row["replicas"], row["ended"]) for row in line["rows"]]
-    shaped = [("4", 4), ("2x2", 2), ("1:3", 4)]
-    assert told == [(router, *shape, 40) for router in ("prefix_aware", "random") for shape in shaped]
-    arguments = line["arguments"]
-    assert arguments["link"] == {"bytes_per_s": 450e9, "latency": 2e-6} and arguments["prefix_groups"] == 3
+    told = [(row["router"], row["replicas"], row["ended"]) for row in line["rows"]]
+    assert told == [(router, number, 40) for router in ("prefix_aware", "round_robin") for number in (2, 4)]
+    assert line["arguments"]["prefix_groups"] == 3
 
 
 @pytest.mark.slow
@@ -96,7 +92,7 @@ def test_ctrl_c_leaves_what_there_is(monkeypatch, capsys):
         (["--floor", "A100"], "--floor 'A100' is not in roseinfer/data/gpus.json"),
         (["--policies", "fcfs,fair"], "--policies: unknown value 'fair'"),
         (["--replicas", "0"], "--replicas must be an integer from 1 to 4,096, got 0"),
-        (["--replicas", "many"], "replicas 'many': must be of a form such as 8 (replicas), 4x2"),
+        (["--replicas", "many"], "--replicas many: must be numbers such as 8,16,32"),
         (["--rate", "0"], "rate must be a number above 0, got 0.0"),
         (["--rate", "1", "--trace", "x"], "--trace has all of its requests: leave out --rate"),
         (["--trace", "x", "--seed", "0"], "--trace has all of its requests: leave out --seed"),
@@ -114,7 +110,7 @@ def test_ctrl_c_leaves_what_there_is(monkeypatch, capsys):
         (["--max-num-batched-tokens", "8"], "--max-num-batched-tokens 8 is less than a step of --max-num-seqs 64"),
         (["--max-model-len", "100"], "can never fit"),
         (["--max-model-len", "0"], "--max-model-len must be an integer of at least 1, got 0"),
-        (["--routers", "random,x"], "--routers: unknown value 'x'"),
+        (["--routers", "round_robin,x"], "--routers: unknown value 'x'"),
         (["--host-ms", "3"], "--host-ms 3.0: changes nothing with --fit"),
         (["--floor", "H200 SXM", "--repeats", "2"], "--repeats 2: changes nothing with --floor"),
         (["--cost", "x.json", "--dtype", "float16"], "--dtype float16: changes nothing with --cost"),
@@ -124,18 +120,6 @@ def test_ctrl_c_leaves_what_there_is(monkeypatch, capsys):
         (["--prefix-groups", "4"], "--prefix-groups 4: needs --prefix-len"),
         (["--prefix-groups", "0", "--prefix-len", "8"], "--prefix-groups must be an integer of at least 1, got 0"),
         (["--trace", "x", "--prefix-groups", "4"], "--trace has all of its requests: leave out --prefix-groups"),
-        (["--replicas", "4x2"], "--replicas 4x2: needs --floor, which knows the bytes that GPUs send each other"),
-        (["--replicas", "4x0"], "replicas '4x0': shards must be an integer from 1 to 64, got 0"),
-        (
-            ["--floor", "H200 SXM", "--replicas", "4,1x8", "--link-gb-per-s", "450"],
-            "replicas 1x8: 8 shards must divide 4, the greatest common divisor of the model's heads, KV heads and",
-        ),
-        (["--floor", "H200 SXM", "--replicas", "4,2:6"], "--replicas 2:6: needs --link-gb-per-s"),
-        (["--floor", "H200 SXM", "--link-gb-per-s", "450"], "--link-gb-per-s 450: changes nothing with --replicas 1"),
-        (["--floor", "H200 SXM", "--link-us", "1"], "--link-us 1: needs --link-gb-per-s"),
-        ([*ACROSS, "--link-gb-per-s", "0"], "--link-gb-per-s must be a number above 0, got 0.0"),
-        ([*ACROSS, "--link-gb-per-s", "1", "--link-us", "-1"], "--link-us must be a number of at least 0, got -1"),
-        (["--fit", "tiny", "--link-us", "1"], "--link-us 1.0: changes nothing with --fit"),
     ],
 )
 def test_one_line_for_each_error(arguments, error, capsys):

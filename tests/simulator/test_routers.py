@@ -13,16 +13,14 @@ GROUPS, PREFIX = 8, 32
 GROUPED = poisson(200, 2.0, prompt_lens=(4, 20), output_lens=(1, 8), prefix_len=PREFIX, prefix_groups=GROUPS, seed=1)
 
 
-def routed(router: str, arrivals: list[Arrival], num_replicas: int, seed: int = 0) -> list[int]:
-    cluster = Cluster(SETTING, UnitCost(), num_replicas, router, seed)
+def routed(router: str, arrivals: list[Arrival], num_replicas: int) -> list[int]:
+    cluster = Cluster(SETTING, UnitCost(), num_replicas, router)
     cluster.run(arrivals)
     return [request.replica for request in cluster.requests]
 
 
-def raced(routers, replicas=(4,), seed=0):
-    return simulations(
-        GROUPED, SETTING, UnitCost(), policies=["fcfs"], replicas=replicas, routers=routers, seed=seed
-    ).rows
+def raced(routers, replicas=(4,)):
+    return simulations(GROUPED, SETTING, UnitCost(), policies=["fcfs"], replicas=replicas, routers=routers).rows
 
 
 def test_requests_of_a_prefix_stay_together():
@@ -51,25 +49,14 @@ def test_each_prefix_is_computed_once():
     assert row["hit_rate"] == (48 - GROUPS) * PREFIX / (48 * (PREFIX + 4))
 
 
-def test_hit_rate_is_above_that_of_routers_that_do_not_look_at_the_prompt():
-    aware, *others = raced(["prefix_aware", "random", "round_robin", "least_loaded", "power_of_two"])
-    assert all(aware["hit_rate"] > row["hit_rate"] > 0 for row in others)
+def test_hit_rate_is_above_that_of_a_router_that_does_not_look_at_the_prompt():
+    aware, in_turn = raced(["prefix_aware", "round_robin"])
+    assert aware["hit_rate"] > in_turn["hit_rate"] > 0
 
 
 def test_with_one_replica_all_routers_are_equal():
     first, *others = raced(sorted(ROUTERS), replicas=[1])
     assert all(row | {"router": first["router"]} == first for row in others) and len(others) == len(ROUTERS) - 1
-
-
-@pytest.mark.parametrize("router", ["random", "power_of_two"])
-def test_equal_seeds_give_equal_results(router):
-    assert raced([router], seed=3) == raced([router], seed=3) != raced([router], seed=4)
-
-
-def test_of_two_drawn_replicas_the_less_busy_one_is_taken():
-    """With two replicas both are drawn each time."""
-    arrivals = [Arrival(0, 10, 50), Arrival(0, 10, 50), Arrival(1, 10, 50), Arrival(2, 10, 50)]
-    assert sorted(routed("power_of_two", arrivals, 2)) == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize("router", sorted(ROUTERS))
@@ -82,6 +69,6 @@ def test_every_request_ends_wherever_it_goes(router):
 
 def test_the_table_names_routers_where_there_are_several():
     arguments = {"policies": ["fcfs"], "replicas": [2]}
-    several = simulations(GROUPED[:9], SETTING, UnitCost(), **arguments, routers=["random", "prefix_aware"]).text()
-    one = simulations(GROUPED[:9], SETTING, UnitCost(), **arguments, routers=["random"]).text()
+    several = simulations(GROUPED[:9], SETTING, UnitCost(), **arguments, routers=["round_robin", "prefix_aware"]).text()
+    one = simulations(GROUPED[:9], SETTING, UnitCost(), **arguments, routers=["round_robin"]).text()
     assert "router" in several.splitlines()[0] and "prefix_aware" in several and "router" not in one.splitlines()[0]

@@ -20,15 +20,19 @@ COMMANDS = [
 
 
 @pytest.mark.slow
-def test_shards_are_as_the_page_shows_them(tmp_path):
-    [command] = [one for one in COMMANDS if "RATE" in one]
-    output = tmp_path / "shards.json"
-    assert main([*("320" if word == "RATE" else word for word in command), "--output", str(output)]) == 0
-    shown = PAGE.split("At 320:\n\n")[1].split("\n\n")[0].splitlines()[2:]
-    rows = json.loads(output.read_text())["rows"]
+def test_routers_are_as_the_page_shows_them(tmp_path):
+    [command] = [one for one in COMMANDS if "2000" in one]
+    output = tmp_path / "routers.json"
+    assert main([*command, "--output", str(output)]) == 0
+    shown = PAGE.split("### Routers")[1].split("\n\n")[3].splitlines()[2:]
     stats = [("ttft", "p50"), ("ttft", "p99"), ("tpot", "p50"), ("tpot", "p99")]
     found = [
-        [f"`{row['shape']}`", *(significant(1e3 * row["times"][name][stat]) for name, stat in stats)] for row in rows
+        [
+            f"`{row['router']}`",
+            f"{row['hit_rate']:.1%}",
+            *(significant(1e3 * row["times"][name][stat]) for name, stat in stats),
+        ]
+        for row in json.loads(output.read_text())["rows"]
     ]
     assert [[cell.strip() for cell in line.strip("|").split("|")] for line in shown] == found
 
@@ -36,6 +40,5 @@ def test_shards_are_as_the_page_shows_them(tmp_path):
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[-1])
 def test_commands_are_ones_that_the_simulator_takes(command, capsys):
     """With one request too many tokens for any pool: refused after all flags were read, and before anything runs."""
-    words = ["1" if word == "RATE" else word for word in command]
-    assert main([*words, "--max-model-len", "20"]) == 2
+    assert main([*command, "--max-model-len", "20"]) == 2
     assert "arrivals[0] can never fit" in capsys.readouterr().err

@@ -2,7 +2,7 @@
 
 What a step costs is measured here (--fit), read from an earlier fit (--cost), or a floor: what a GPU's data sheet says
 it takes at least (--floor). Requests come all at once unless --rate or --trace says when. Every policy runs with every
-router and shape of --replicas on the same requests. Tables, in a pipe or a file with a short line of JSON as the last
+router and number of --replicas on the same requests. Tables, in a pipe or a file with a short line of JSON as the last
 line; --output keeps every sample. After Ctrl-C it tells what there is, as partial.
 
 --validate holds a simulation to real runs of the engine on the same requests instead.
@@ -11,12 +11,10 @@ line; --output keeps every sample. After Ctrl-C it tells what there is, as parti
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roseinfer.arguments import require_positive
 from roseinfer.arrivals import Range
 from roseinfer.cli.command import Failed, device_or_best
 from roseinfer.cli.flags import add_flags, as_typed, given_fields, names, require_known, settings_of
@@ -28,24 +26,22 @@ from roseinfer.settings import DEVICE, MODEL, flag
 
 if TYPE_CHECKING:
     from roseinfer.arrivals import Arrival
-    from roseinfer.simulator import ClusterShape, Cost, EngineSetting, Link, Simulation, Validation
+    from roseinfer.simulator import Cost, EngineSetting, Simulation, Validation
 
 EXAMPLES = (
     "roseinfer simulate --requests 1000 --rate 20 --policies fcfs,shortest,longest_output,packed",
     "roseinfer simulate --fit random:gpt2 --output fit.json",
-    "roseinfer simulate --cost fit.json --requests 100000 --rate 2000 --replicas 8,16,32,64 --routers least_loaded",
+    "roseinfer simulate --cost fit.json --requests 100000 --rate 2000 --replicas 8,16,32,64",
     "roseinfer simulate --floor 'RTX 4090' --model random:qwen2.5-7b --host-ms 0.3 --trace arrivals.jsonl",
     "roseinfer simulate --floor 'RTX 4090' --requests 1500 --rate 150 --max-num-seqs 128 --output-lens 1-2000 "
     "--policies fcfs,longest_output",
     "roseinfer simulate --floor 'H100 SXM' --requests 20000 --rate 10000 --replicas 64 --prefix-groups 512 "
-    "--prefix-len 512 --routers random,least_loaded,prefix_aware",
-    "roseinfer simulate --floor 'H100 SXM' --rate 100 --replicas 8,4x2,2x4,2:6 --link-gb-per-s 450",
+    "--prefix-len 512 --routers round_robin,prefix_aware",
     "roseinfer simulate --validate tiny",
 )
 FLOOR_MODEL = "random:qwen2.5-7b"
 # What some sources of costs leave unused, and what they would need for it.
-MEASURED, FLOOR, LINK = ("repeats", "device"), ("model", "host_ms"), ("link_gb_per_s", "link_us")
-LINK_US = 2.0  # an assumption: about what NCCL takes for a small message between neighbours on NVLink
+MEASURED, FLOOR = ("repeats", "device"), ("model", "host_ms")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,25 +83,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(
         engine.add_argument,
         EngineConfig,
-        num_blocks="of each GPU's KV pool; 4 shards have 4 times as many",
-        max_num_seqs="sequences that run at a time, per GPU",
+        num_blocks="of each replica's KV pool",
+        max_num_seqs="sequences that run at a time, per replica",
     )
     engine.add_argument("--no-prefix-caching", action="store_true", help="every prompt is computed whole")
     parser.set_defaults(num_blocks=1024)
-    add(
-        "--replicas",
-        default="1",
-        metavar="SHAPES",
-        help="8,16,32 replicas; 4x2: 4 of 2 tensor-parallel shards; 2:6: 2 that prefill and 6 that decode",
-    )
-    add(
-        "--routers",
-        default="round_robin",
-        metavar="NAMES",
-        help="of round_robin, random, least_loaded, power_of_two, prefix_aware",
-    )
-    add("--link-gb-per-s", type=float, help="between GPUs in one direction, for 4x2 and 2:6; no default")
-    add("--link-us", type=float, help="of --link-gb-per-s: what each message takes beside its bytes; 2 when not given")
+    add("--replicas", default="1", metavar="COUNTS", help="engines behind a router, such as 8,16,32")
+    add("--routers", default="round_robin", metavar="NAMES", help="of round_robin, prefix_aware")
     add("--policies", default="fcfs", metavar="NAMES", help="of fcfs, shortest, longest_output, packed")
     add_output(add)
 
@@ -130,10 +114,10 @@ def run(args: argparse.Namespace) -> None:
 def refuse_unused(args: argparse.Namespace) -> None:
     """Raise ValueError for an argument that would change nothing."""
     unused: dict[str, tuple[str, ...]] = {
-        "--cost": (*MEASURED, *FLOOR, *LINK, "dtype"),
+        "--cost": (*MEASURED, *FLOOR, "dtype"),
         "--floor": MEASURED,
-        "--validate": (*FLOOR, *LINK, "rate", "burst", "trace", "prefix_len", "prefix_groups"),
-        "--fit": (*FLOOR, *LINK),
+        "--validate": (*FLOOR, "rate", "burst", "trace", "prefix_len", "prefix_groups"),
+        "--fit": FLOOR,
     }
     source = next((flag for flag in unused if getattr(args, flag[2:])), "--fit")
     for name in unused[source]:
@@ -148,12 +132,11 @@ def refuse_unused(args: argparse.Namespace) -> None:
 
 
 def simulated(args: argparse.Namespace) -> Simulation:
-    from roseinfer.simulator import ROUTERS, ClusterShape, simulations
+    from roseinfer.simulator import ROUTERS, simulations
 
-    policies, shapes = chosen_policies(args), names("--replicas", args.replicas)
+    policies, replicas = chosen_policies(args), replica_counts(args)
     routers = names("--routers", args.routers)
     require_known("--routers", routers, tuple(ROUTERS))
-    link = link_of(args, [ClusterShape.of(shape) for shape in shapes])
     drawn = settings_of(Drawn, args)
     arrivals = chosen_arrivals(args, drawn)
     setting, cost = setting_and_cost(args, arrivals)
@@ -163,35 +146,24 @@ def simulated(args: argparse.Namespace) -> Simulation:
             setting,
             cost,
             policies=policies,
-            replicas=shapes,
+            replicas=replicas,
             routers=routers,
-            seed=drawn.seed,
-            link=link,
             on_progress=on_progress,
             arguments=arguments_of(args, drawn),
         )
 
 
-def link_of(args: argparse.Namespace, shapes: Sequence[ClusterShape]) -> Link | None:
-    """Return the link between GPUs. Raises ValueError where shapes need one and none is given, or the reverse."""
-    from roseinfer.simulator import Link
+def replica_counts(args: argparse.Namespace) -> list[int]:
+    """Return the numbers of --replicas. Raises ValueError for anything else."""
+    from roseinfer.simulator.cluster import check_replicas
 
-    across = [shape.label for shape in shapes if shape.shards > 1 or shape.num_prefill]
-    if across and not args.floor:
-        raise ValueError(f"--replicas {across[0]}: needs --floor, which knows the bytes that GPUs send each other")
-    if args.link_gb_per_s is None:
-        if across:
-            raise ValueError(f"--replicas {across[0]}: needs --link-gb-per-s, the bandwidth between GPUs")
-        if args.link_us is not None:
-            raise ValueError(f"--link-us {args.link_us:g}: needs --link-gb-per-s")
-        return None
-    if not across:
-        raise ValueError(f"--link-gb-per-s {args.link_gb_per_s:g}: changes nothing with --replicas {args.replicas}")
-    require_positive("--link-gb-per-s", args.link_gb_per_s)
-    latency = LINK_US if args.link_us is None else args.link_us
-    if not 0 <= latency < float("inf"):
-        raise ValueError(f"--link-us must be a number of at least 0, got {latency:g}")
-    return Link(1e9 * args.link_gb_per_s, 1e-6 * latency)
+    try:
+        counts = [int(count) for count in names("--replicas", args.replicas)]
+    except ValueError:
+        raise ValueError(f"--replicas {args.replicas}: must be numbers such as 8,16,32") from None
+    for count in counts:
+        check_replicas(count)
+    return counts
 
 
 def chosen_policies(args: argparse.Namespace) -> list[str]:
