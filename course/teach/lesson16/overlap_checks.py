@@ -32,17 +32,18 @@ class AnotherError(BaseException):
 KINDS = {kind.__name__: kind for kind in (RuntimeError, ValueError, KeyboardInterrupt, OutOfBlocks, AnotherError)}
 # max_tokens of each request, max_num_seqs, whether the pool runs short and prompts are cut, stop tokens, and what
 # happens when: "abort before call 3", "RuntimeError from finish in call 2", or "".
-Case = tuple[tuple[int, ...], int, bool, bool, tuple[int, ...], str]
+Stops = tuple[int, ...]
+Case = tuple[tuple[int, ...], int, bool, bool, Stops, str]
 
 
 class _Run:
     """A stage with its requests. lines: what each call of its step() does."""
 
     def __init__(
-        self, answer: Any, places: int, is_tight: bool, is_chunked: bool, stops: tuple[int, ...], event: str
+        self, answer: Any, places: int, is_tight: bool, is_cut: bool, stops: tuple[int, ...], event: str
     ) -> None:
         sizes = {"max_num_seqs": places, "num_blocks": 9 if is_tight else 40, "block_size": 4}
-        self.stage: Any = answer(drawn_model(1), **sizes, max_num_batched_tokens=5 if is_chunked else 64)
+        self.stage: Any = answer(drawn_model(1), **sizes, max_num_batched_tokens=5 if is_cut else 64)
         self.is_tight, self.stops, self.event = is_tight, stops, event
         self.seqs: list[Sequence] = []
         self.lines: list[str] = []
