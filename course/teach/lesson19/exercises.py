@@ -47,19 +47,26 @@ def _draw_text(rng: Random) -> tuple[Any, ...]:
     return text, rng.randint(0, 6), longest, rng.randint(1, longest)
 
 
+def _describe_lookup(*case: Any) -> str:
+    names = ("token_ids", "num_tokens", "longest", "shortest")[: len(case)]
+    return inputs(*names)(*case)
+
+
 TEXTS = [
-    ([3, 3], 2, 2, 1),
-    ([5, 6, 5, 6], 2, 4, 2),  # in the engine's own rule the draft would go on with 5, 6, 5
-    ([5, 1, 2, 3, 4, 8, 0, 1, 2, 3, 4, 9, 5, 1, 2, 3, 4], 2, 4, 2),  # five tokens would be found elsewhere
-    *(([1, 2, other, 7, 8, 9, 1, 2], 1, 4, 2) for other in (3, 4)),  # alike but for what follows the match
-    ([1, 2, 257, 258], 2, 4, 2),  # equal only in their last byte
-    ([8, 9, 5, *range(100, 1100), 8, 9], 1, 4, 2),  # the match is far back
+    # With the sizes of the stub, which decide here: one size fewer or more would find something else.
+    ([6, 1, 6], 2),
+    ([5, 6, 5, 6], 2),  # in the engine's own rule the draft would go on with 5, 6, 5
+    ([1, 2, 3, 4, 6, 9, 2, 3, 4, 7, 1, 2, 3, 4], 2),
+    ([5, 1, 2, 3, 4, 8, 0, 1, 2, 3, 4, 9, 5, 1, 2, 3, 4], 2),
+    *(([1, 2, other, 7, 8, 9, 1, 2], 1) for other in (3, 4)),  # alike but for what follows the match
+    ([1, 2, 257, 258], 2),  # equal only in their last byte
+    ([8, 9, 5, *range(100, 1100), 8, 9], 1),  # the match is far back
     # Equal only where tokens are digits of one number: 1 * base + (base + 1) is 2 * base + 1.
-    *(([1, base + 1, 7, 2, 1], 2, 4, 2) for base in (1000, 50_257, 65_536, 100_000)),
+    *(([1, base + 1, 7, 2, 1], 2) for base in (1000, 50_257, 65_536, 100_000)),
     *draw(_draw_text, 120),
 ]
 LOOKUP = as_solved("19.1", LOOKUP_MISTAKES)
-register("19.1", Comparison(TEXTS, LOOKUP, inputs("token_ids", "num_tokens", "longest", "shortest")))
+register("19.1", Comparison(TEXTS, LOOKUP, _describe_lookup))
 
 # 19.2
 

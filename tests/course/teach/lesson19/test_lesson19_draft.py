@@ -71,7 +71,7 @@ test_wrong_lookups = wrong_answers(
         "takes the text apart": (takes_apart, "which is the caller's: make a copy"),
         "the last byte of an id": (
             last_bytes,
-            "token_ids=[1, 2, 257, 258], num_tokens=2, longest=4, shortest=2: you return [257, 258]",
+            "token_ids=[1, 2, 257, 258], num_tokens=2: you return [257, 258]",
         ),
         "32 tokens": (in_a_window, "you return [], expected [5]"),
         "digits of one number": (as_one_number, "you return [7"),
@@ -106,7 +106,7 @@ test_right_lookups = right_answers("19.1", {"windows": by_windows, "the longest 
 
 
 def test_the_stage_drafts_by_the_rule_of_the_exercise():
-    texts = [(text, num_tokens) for text, num_tokens, *sizes in exercises.TEXTS if sizes == [4, 2]]
+    texts = [(case[0], case[1]) for case in exercises.TEXTS]
     assert any(ngram_draft(*text) for text in texts)
     for text, num_tokens in texts:
         assert Speculative.draft(None, Sequence(text), num_tokens) == ngram_draft(text, num_tokens)
