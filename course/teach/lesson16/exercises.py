@@ -19,7 +19,7 @@ from ..exercises.explain import explain_tensor
 from ..exercises.solutions import solution
 from ..exercises.tensor_checks import require_unchanged
 from ..exercises.wrong import Wrong
-from .overlap_checks import require_one_ahead
+from .overlap_checks import ONE_AHEAD, require_one_ahead
 
 CPU = torch.device("cpu")
 
@@ -324,4 +324,4 @@ def _judge_refusal(answer: Callable[..., Any], rows: list[Row], tokens: list[int
 
 # 16.4
 
-register("16.4", require_one_ahead)
+register("16.4", require_one_ahead, ONE_AHEAD)

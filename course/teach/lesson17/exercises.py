@@ -13,10 +13,10 @@ from roseinfer.engine.policies import Policy
 from roseinfer.engine.scheduler import Scheduler
 from roseinfer.sequence import SamplingParams, Sequence
 
-from ..exercises.drawn import Comparison, Expected, draw, inputs, require_all
+from ..exercises.as_solved import as_solved
+from ..exercises.drawn import Comparison, draw, inputs, require_all
 from ..exercises.exercise import exercise, register
 from ..exercises.policy_keys import require_keys
-from ..exercises.solutions import solution
 from ..exercises.wrong import Wrong
 from .policy_checks import mean_latency, require_check, require_rounds, why_too_long
 
@@ -26,14 +26,9 @@ Waiting = tuple[int, int, int, int, int]  # arrival, priority, prompt_len, outpu
 Key = Callable[..., Any]  # of these and round_size
 
 
-def order_by(key: Key) -> Callable[[list[Waiting], int], list[int]]:
-    """Make a function that lists the arrivals in the order of a key."""
-    return lambda waiting, round_size: [w[0] for w in sorted(waiting, key=lambda w: key(*w, round_size))]
-
-
 def _order(answer: Key, waiting: list[Waiting], round_size: int) -> list[int]:
     try:
-        return order_by(answer)(waiting, round_size)
+        return [w[0] for w in sorted(waiting, key=lambda w: answer(*w, round_size))]
     except (TypeError, ValueError, RuntimeError) as error:  # for keys that are arrays, NumPy's and torch's
         if "not supported between" not in str(error) and "is ambiguous" not in str(error):
             raise
@@ -73,31 +68,24 @@ QUEUES = [
     *(([(n + 1, 0, 1, 5, 0), (n, 0, 1, 5, 0)], 4 * n) for n in FAR),
     *draw(_draw_queue, 80),
 ]
+ROUND, LONGEST = "arrival // round_size", "-to_come"
 KEY_MISTAKES = {
-    why: order_by(key)
-    for why, key in {
-        "there are no rounds: a request with few tokens may wait without end": lambda a, p, n, o, m, r: (p, m - o, a),
-        "priority goes before rounds": lambda a, p, n, o, m, r: (a // r, p, m - o, a),
-        "the lower priority goes first": lambda a, p, n, o, m, r: (-p, a // r, m - o, a),
-        "priority goes before everything else": lambda a, p, n, o, m, r: (a // r, m - o, a),
-        "that is shortest first: the smallest key goes first": lambda a, p, n, o, m, r: (p, a // r, o - m, a),
-        "tokens that are made already do not come again": lambda a, p, n, o, m, r: (p, a // r, -o, a),
-        "prompt tokens are not output": lambda a, p, n, o, m, r: (p, a // r, m - o - n, a),
-        "of equals, the one that came first": lambda a, p, n, o, m, r: (p, a // r, m - o, -a),
-        "of equals, the one that came first: the queue has no order before": (
-            lambda a, p, n, o, m, r: (p, a // r, m - o)
-        ),
-        "a round is round_size arrivals in a row, not every round_size-th": (
-            lambda a, p, n, o, m, r: (p, a % r, m - o, a)
-        ),
-        "arrivals count from 0, so the first round ends with arrival round_size - 1": (
-            lambda a, p, n, o, m, r: (p, (a + 1) // r, m - o, a)
-        ),
-        "within a round the longest output goes first, not the first that came": lambda a, p, n, o, m, r: (p, a),
-    }.items()
+    "there are no rounds: a request with few tokens may wait without end": {f" {ROUND},": ""},
+    "priority goes before rounds": {f"priority, {ROUND}": f"{ROUND}, priority"},
+    "the lower priority goes first": {"return priority": "return -priority"},
+    "priority goes before everything else": {"return priority, ": "return "},
+    "that is shortest first: the smallest key goes first": {LONGEST: "to_come"},
+    "tokens that are made already do not come again": {"output_len - made": "output_len"},
+    "of equals, the one that came first": {f"{LONGEST}, arrival": f"{LONGEST}, -arrival"},
+    "of equals, the one that came first: the queue has no order before": {f"{LONGEST}, arrival": LONGEST},
+    "a round is round_size arrivals in a row, not every round_size-th": {"//": "%"},
+    "arrivals count from 0, so the first round ends with arrival round_size - 1": {
+        ROUND: "(arrival + 1) // round_size"
+    },
+    "within a round the longest output goes first, not the first that came": {f"{LONGEST}, ": ""},
 }
 
-register("17.1", Comparison(QUEUES, Expected(order_by(solution("17.1")), KEY_MISTAKES), _describe_queue, call=_order))
+register("17.1", Comparison(QUEUES, as_solved("17.1", KEY_MISTAKES, call=_order), _describe_queue, call=_order))
 
 # 17.4
 
@@ -212,27 +200,6 @@ def _step(scheduler: Scheduler) -> None:
 # 17.2
 
 
-next_of = solution("17.2")
-
-
-def _always_it(prompt_lens: list[int], overtaken: list[int], bound: int) -> int:
-    return next((i for i, n in enumerate(overtaken) if n >= bound), next_of(prompt_lens, overtaken, bound))
-
-
-def _by(choose: Callable[[list[int], range], int], reached: Callable[[int, int], bool] = lambda n, b: n >= b) -> Any:
-    """Make next_of with another choice among those that may go, or another test for the bound."""
-
-    def mistaken(prompt_lens: list[int], overtaken: list[int], bound: int) -> int:
-        stop = next((i for i, n in enumerate(overtaken) if reached(n, bound)), len(prompt_lens) - 1)
-        return choose(prompt_lens, range(stop + 1))
-
-    return mistaken
-
-
-def _shortest(prompt_lens: list[int], places: range) -> int:
-    return min(places, key=lambda i: prompt_lens[i])
-
-
 def _draw_bounded(rng: Random) -> tuple[list[int], list[int], int]:
     count, bound, longest = rng.choice(((6, 3, 9), (6, 3, 9), (20, 300, 10**7)))
     count, bound = rng.randint(1, count), rng.randint(0, bound)
@@ -251,26 +218,23 @@ BOUNDED = [
     ([5, 4, 1], [2, 3, 3], 9),
     *draw(_draw_bounded, number=80),
 ]
+MAY_GO, REACHED = "may_go.append(place)", "times >= bound"
+SHORTEST = "min(may_go, key=lambda place: prompt_lens[place])"
 BOUND_MISTAKES = {
-    "a request has been overtaken bound times already": lambda prompt_lens, overtaken, bound: _shortest(
-        prompt_lens, range(len(prompt_lens))
-    ),
-    "a request that came before it may still go first: it overtakes none": _always_it,
-    "overtaken bound times is allowed; only one time more is not": _by(_shortest, lambda n, b: n >= b - 1),
-    "of those that may go, the shortest, not the longest": _by(lambda p, r: max(r, key=lambda i: p[i])),
-    "of equals, the one that came first": _by(lambda p, r: min(reversed(r), key=lambda i: p[i])),
-    "that is first come: as long as no request has reached the bound, the shortest may go": lambda p, o, b: 0,
-    "return the index, not the length of the prompt": lambda p, o, b: p[next_of(p, o, b)],
-    "indices count from 0": lambda p, o, b: next_of(p, o, b) + 1,
-    "the first that has reached the bound counts, the others come after it": lambda p, o, b: _shortest(
-        p, range(max((i for i, n in enumerate(o) if n >= b), default=len(p) - 1) + 1)
-    ),
-    "the one that has reached the bound may go too": lambda p, o, b: _shortest(
-        p, range(max(1, next((i for i, n in enumerate(o) if n >= b), len(p))))
-    ),
+    "a request has been overtaken bound times already": {REACHED: "False"},
+    "a request that came before it may still go first: it overtakes none": {"break": "return place"},
+    "overtaken bound times is allowed; only one time more is not": {REACHED: "times >= bound - 1"},
+    "of those that may go, the shortest, not the longest": {"min(": "max("},
+    "of equals, the one that came first": {"min(may_go": "min(may_go[::-1]"},
+    "that is first come: as long as no request has reached the bound, the shortest may go": {SHORTEST: "0"},
+    "return the index, not the length of the prompt": {SHORTEST: "min(prompt_lens[place] for place in may_go)"},
+    "the first that has reached the bound counts, the others come after it": {
+        REACHED: f"{REACHED} > max(overtaken[place + 1 :], default=-1)"
+    },
+    "the one that has reached the bound may go too": {MAY_GO: f"may_go.append(max(0, place - ({REACHED})))"},
 }
-
-register("17.2", Comparison(BOUNDED, Expected(next_of, BOUND_MISTAKES), inputs("prompt_lens", "overtaken", "bound")))
+NEXT = as_solved("17.2", BOUND_MISTAKES)
+register("17.2", Comparison(BOUNDED, NEXT, inputs("prompt_lens", "overtaken", "bound")))
 
 # 17.3
 

@@ -69,29 +69,6 @@ def _shares(weights: Row) -> list[tuple[tuple[int, ...], float]]:
     return [((token,), weight / total) for token, weight in enumerate(weights) if weight > 0] or [((), 1.0)]
 
 
-def _going_on(draft: list[int], draft_probs: list[Row], model_probs: list[Row]) -> Counts:
-    """Count as if every token were accepted or replaced, and the last one followed."""
-    found: Counts = {(): float(RUNS)}
-    for i, token in enumerate(draft):
-        p, q = model_probs[i], draft_probs[i]
-        accepted = ratio(p, q, token)
-        shares = [((token,), accepted), *((x, (1 - accepted) * part) for x, part in _shares(residual(p, q, token)))]
-        found = {(*old, *new): times * part for old, times in found.items() for new, part in shares if part > 0}
-    return {(*old, *new): times * part for old, times in found.items() for new, part in _shares(model_probs[-1])}
-
-
-def _one_number(draft: list[int], draft_probs: list[Row], model_probs: list[Row]) -> Counts:
-    """Count for an answer that compares one random number with the ratios of all drafted tokens."""
-    so_far = 1.0
-
-    def accept(p: Row, q: Row, token: int) -> float:
-        nonlocal so_far
-        before, so_far = so_far, min(so_far, ratio(p, q, token))
-        return so_far / before if before else 0.0
-
-    return expected_counts(draft, draft_probs, model_probs, accept)
-
-
 MISTAKES: dict[str, Callable[..., Counts]] = {
     "a token is accepted with probability min(1, p / q), not whenever it is the model's likeliest": partial(
         expected_counts, accept=lambda p, q, token: float(p[token] == max(p))
@@ -105,30 +82,14 @@ MISTAKES: dict[str, Callable[..., Counts]] = {
     "after a draft that is accepted as a whole, a token from model_probs[k] follows": partial(
         expected_counts, last=lambda q, p: []
     ),
-    "in the place of the rejected token comes one from max(p - q, 0)": partial(
-        expected_counts, redraw=lambda p, q, token: []
-    ),
-    "stop after the first rejection: all that follows was computed on the rejected token": _going_on,
     "the last token comes from model_probs[k], not from the draft model": partial(
         expected_counts, last=lambda q, p: q[-1] if q else p[-1]
-    ),
-    "the last token comes from model_probs[k], the row after the whole draft": partial(
-        expected_counts, last=lambda q, p: p[max(len(p) - 2, 0)]
     ),
     "where p is below q, the weight is 0: not the distance between them": partial(
         expected_counts, redraw=lambda p, q, token: [abs(a - b) for a, b in zip(p, q, strict=True)]
     ),
     "p - q, not q - p: tokens that the draft model gives too rarely make up for it": partial(
         expected_counts, redraw=lambda p, q, token: residual(q, p, token)
-    ),
-    "each drafted token needs a random number of its own": _one_number,
-    "where p is below q, the token is still accepted with probability p / q": partial(
-        expected_counts, accept=lambda p, q, token: float(p[token] >= q[token])
-    ),
-    "these are the model's distributions, but too few drafts are accepted: accept with min(1, p / q)": partial(
-        expected_counts,
-        accept=lambda p, q, token: p[token],
-        redraw=lambda p, q, token: [a if i != token else 0.0 for i, a in enumerate(p)],
     ),
     "the draft model's q counts, too: accept with min(1, p / q), not with p": partial(
         expected_counts, accept=lambda p, q, token: p[token]

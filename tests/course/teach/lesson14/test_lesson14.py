@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-import torch
 from wrong_answers import right_answers, wrong_answers
+
+from course.teach.exercises.solutions import solution
 
 
 def gaps(finish):
@@ -37,7 +38,6 @@ test_wrong_times = wrong_answers(
             with_time("longest_itl", lambda a, s, f: min(9, max(gaps(f), default=0))),
             "you return 9",
         ),
-        "nothing returned": (lambda a, s, f: None, "expected (waiting_time, ttft, tpot, longest_itl), got None"),
     },
 )
 
@@ -51,7 +51,6 @@ test_right_times = right_answers(
     "14.3",
     {
         "numpy": in_numpy,
-        "tensors": lambda a, s, f: torch.tensor(times(a, s, f), dtype=torch.float64),
         "from the end": lambda a, s, f: times(a, s, f, tpot=lambda a, s, f: sum(gaps(f)) / max(1, len(f) - 1)),
     },
 )
@@ -60,17 +59,7 @@ test_right_times = right_answers(
 # 14.1
 
 
-def step(cached, lengths, budget, take=min, order=None, decode=lambda n: n == 1, stop=False):
-    left = [length - n for n, length in zip(cached, lengths, strict=True)]
-    num_new = [1 if decode(n) else 0 for n in left]
-    room = budget - sum(num_new)
-    for i in order(left) if order else range(len(left)):
-        if not decode(left[i]):
-            num_new[i] = take(left[i], room)
-            room -= num_new[i]
-            if stop and num_new[i] < left[i]:
-                break
-    return num_new
+step = solution("14.1")
 
 
 test_wrong_steps = wrong_answers(
@@ -79,10 +68,6 @@ test_wrong_steps = wrong_answers(
         "the caller's list used up": (
             lambda c, n, b: (step(c, n, b), n.clear())[0],
             "which is the caller's: make a copy",
-        ),
-        "the last first": (
-            lambda c, n, b: step(c, n, b, order=lambda left: reversed(range(len(left)))),
-            "expected [",
         ),
         "nothing returned": (lambda c, n, b: None, "is a `return` missing?"),
         "a prompt of one token waits": (
@@ -115,7 +100,6 @@ test_right_steps = right_answers(
     {
         "with sums, an array": by_sums,
         "a queue of tokens, a tuple": token_by_token,
-        "a tensor": lambda c, n, b: torch.tensor(step(c, n, b)),
     },
 )
 
@@ -127,44 +111,17 @@ def blocks(n, size):
     return -(-n // size)
 
 
-def victims(lengths, size, num_blocks, needs=blocks, pick=lambda left, lengths: left[-1], full=0):
-    left, gone = list(range(len(lengths))), []
-    while left and sum(needs(lengths[i], size) for i in left) > num_blocks - full:
-        gone.append(pick(left, lengths))
-        left.remove(gone[-1])
-    return gone
-
-
-def room(lengths, size, num_blocks, gone=victims, lost=lambda lengths, gone: sum(lengths[i] - 1 for i in gone)):
-    gone_now = gone(lengths, size, num_blocks)
-    return gone_now, lost(lengths, victims(lengths, size, num_blocks))
-
-
-def by_victims(gone):
-    return lambda *case: room(*case, gone=gone)
-
-
-def gives_back_what_it_held(lengths, size, num_blocks):
-    """Forgets that who goes needs no block for its next token either."""
-    missing, gone = sum(blocks(n, size) for n in lengths) - num_blocks, []
-    for i in reversed(range(len(lengths))):
-        if missing > 0:
-            gone.append(i)
-            missing -= blocks(lengths[i] - 1, size)
-    return gone
+room = solution("14.2")
 
 
 test_wrong_rooms = wrong_answers(
     "14.2",
     {
-        "one value": (lambda *case: victims(*case), "expected (preempted, lost)"),
         "the caller's lengths grown": (
-            lambda *case: (by_victims(victims)(*case), case[0].append(0))[0],
+            lambda *case: (room(*case), case[0].append(0))[0],
             "which is the caller's: make a copy",
         ),
-        "two at most": (by_victims(lambda *c: victims(*c)[:2]), "preempted: you return"),
-        "what it held alone": (by_victims(lambda *c: gives_back_what_it_held(*c)), "preempted: you return [1, 0]"),
-        "one block more": (by_victims(lambda *c: victims(*c, needs=lambda n, s: n // s + 1)), "preempted: you return"),
+        "two at most": (lambda *case: (room(*case)[0][:2], room(*case)[1]), "preempted: you return"),
     },
 )
 
@@ -178,26 +135,6 @@ def from_the_front(lengths, size, num_blocks):
         free -= blocks(n, size)
         stays += 1
     return range(len(lengths) - 1, stays - 1, -1), sum(lengths[stays:]) - (len(lengths) - stays)
-
-
-def one_by_one(lengths, size, num_blocks):
-    """As the stage does it: each in turn reserves, and the last of those that run pays."""
-    held = [blocks(n - 1, size) for n in lengths]
-    left, gone, i = list(range(len(lengths))), [], 0
-    while i < len(left):
-        held[left[i]] = blocks(lengths[left[i]], size)
-        while i < len(left) and sum(held[j] for j in left) > num_blocks:
-            gone.append(left.pop())
-        i += 1
-    return gone, sum(lengths[i] - 1 for i in gone)
-
-
-def with_sums(lengths, size, num_blocks):
-    total = np.cumsum([blocks(n, size) for n in lengths])
-    stays = int((total <= num_blocks).sum())
-    return np.arange(len(lengths))[stays:][::-1].tolist(), np.array(lengths[stays:], dtype=int).sum() - (
-        len(lengths) - stays
-    )
 
 
 def with_a_free_list(lengths, size, num_blocks):
@@ -221,7 +158,5 @@ test_right_rooms = right_answers(
     {
         "with a free list": with_a_free_list,
         "from the front, a range": from_the_front,
-        "one by one, as the stage": one_by_one,
-        "with sums": with_sums,
     },
 )

@@ -70,20 +70,6 @@ def append_if_same(seq, token, stop):
     return True
 
 
-def goes_on_after_length(seqs, tokens, stop):
-    checked(
-        [seq for seq in seqs if not seq.finish_reason],
-        [t for s, t in zip(seqs, tokens, strict=True) if not s.finish_reason],
-    )
-    done = []
-    for seq, token in zip(seqs, tokens, strict=True):
-        if seq.finish_reason in (None, "length"):
-            seq.token_ids.append(token)
-            seq.finish_reason = reason_of(seq, token, stop)
-            done.append(seq)
-    return done
-
-
 def ends_before(seqs, tokens, stop):
     for seq, token in zip(seqs, tokens, strict=True):
         if not seq.finish_reason and token == stop:
@@ -93,13 +79,6 @@ def ends_before(seqs, tokens, stop):
     for seq in ending:
         seq.finish_reason = None
     return committing(append)(seqs, tokens, stop)
-
-
-def with_another_error(seqs, tokens, stop):
-    try:
-        return committing(append)(seqs, tokens, stop)
-    except ValueError as error:
-        raise IndexError("no token") from error
 
 
 def rolled_back(seqs, tokens, stop):
@@ -119,32 +98,16 @@ test_wrong_commits = wrong_answers(
     {
         "any -1 refused": (any_nan_refused, "expected none: its token is a surplus"),
         "refused late": (refused_late, "something was appended before it"),
-        "not refused": (
-            lambda seqs, tokens, stop: [s for s, t in zip(seqs, tokens, strict=True) if append(s, t, stop)],
-            "nothing was raised",
-        ),
-        "-1 in the first row alone": (refusing(lambda rows: rows[:1]), "the -1 of row"),
-        "-1 after the first row": (refusing(lambda rows: rows[1:]), "the -1 of row 0"),
         "-1 where nothing is surplus": (
             lambda seqs, tokens, stop: refusing(lambda rows: rows if len(rows) == len(seqs) else [])(
                 seqs, tokens, stop
             ),
             "nothing was raised",
         ),
-        "0 is the stop token": (lambda seqs, tokens, stop: committing(append)(seqs, tokens, 0), "stop_token_id=7"),
         "the same object": (committing(append_if_same), "stop_token_id=50256"),
-        "ended by its length, and goes on": (goes_on_after_length, "finish_reason='length'"),
         "ends before it refuses": (ends_before, "or a sequence ended"),
-        "an IndexError": (with_another_error, "IndexError"),
-        "a count": (lambda *given: len(committing(append)(*given)), "expected a list of the sequences"),
     },
 )
-
-
-def backwards(seqs, tokens, stop):
-    checked(seqs, tokens)
-    done = [seq for seq, token in reversed(list(zip(seqs, tokens, strict=True))) if append(seq, token, stop)]
-    return done[::-1]
 
 
 def with_new_lists(seqs, tokens, stop):
@@ -162,9 +125,7 @@ def with_new_lists(seqs, tokens, stop):
 test_right_commits = right_answers(
     "16.3",
     {
-        "backwards": backwards,
         "taken back after a -1": rolled_back,
         "new lists, a tuple": with_new_lists,
-        "a generator": lambda *given: (seq for seq in committing(append)(*given)),
     },
 )
