@@ -66,7 +66,7 @@ def solution(exercise_id: str, changes: Mapping[str, str] | None = None, **names
         source = source.replace(text, instead)
     place = f"<solution of {exercise_id}{' with a mistake' if changes else ''}>"
     linecache.cache[place] = (len(source), None, source.splitlines(keepends=True), place)  # Triton and Numba read it
-    namespace = {"__name__": "solution", **names}
+    namespace = {"__name__": "__main__", **names}
     exec(compile(source, place, "exec"), namespace)
     return namespace[_asked_for(text_of(exercise_id).stub)]
 

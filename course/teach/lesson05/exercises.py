@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Any
@@ -16,16 +15,15 @@ from roseinfer.kernels.cases import paged_case
 from roseinfer.models import Model
 from roseinfer.profiling import bytes_copied, count_ops
 
+from ..exercises.as_solved import as_solved, as_solved_by_name
 from ..exercises.attention_checks import LARGE_SCORES, Batch, attention_comparison, draw_lengths
 from ..exercises.contract_check import require_contract
-from ..exercises.drawn import Comparison, Expected, draw, inputs, part
+from ..exercises.drawn import Comparison, draw, inputs
 from ..exercises.exercise import exercise, register
 from ..exercises.explain import explain_tensor
-from ..exercises.solutions import solution
 from ..exercises.stage_checks import require_stage, require_tokens
 from ..exercises.tensor_checks import named_tensors, require_unchanged
 from ..exercises.wrong import Wrong
-from ..lesson04.exercises import on_lists
 
 LARGEST_ID = 70_000
 
@@ -46,69 +44,47 @@ def _draw_batch(rng: Random) -> tuple[list[list[int]], int]:
 # (block ids of each sequence, max_blocks)
 BATCHES = [
     ([[7], [4, 9]], 3),
-    ([[5, 3, 8]], 3),  # full
     ([[6], []], 2),
     ([[0], [1, 2, 6], [9, 4], [5], [3]], 3),  # more sequences than blocks
     ([[2, 3], [1]], 1),  # the first is too long
-    ([[1], [2, 3]], 1),
     ([[1], [2, 3], [4]], 1),
-    ([[2, 3], [4, 5]], 1),  # both are too long, by as much
     *draw(_draw_batch),
 ]
 
 
-@dataclass(frozen=True)
-class Refused:
-    """Refusal of a batch by a ValueError. text: the message of the error."""
-
-    text: str
-
-
-def _table_or_refusal(answer: Callable[..., object], block_lists: list[list[int]], max_blocks: int) -> object:
-    def refusing(*batch: Any) -> object:
-        try:
-            return answer(*batch)
-        except ValueError as error:
-            return Refused(str(error))
-        except Exception as error:
-            if too_long:
-                raise Wrong(f"ends in {type(error).__name__}, expected a ValueError") from error
-            raise
-
-    too_long = isinstance(_table(block_lists, max_blocks), Refused)
-    return on_lists(refusing, block_lists, max_blocks)
-
-
-def _table(block_lists: list[list[int]], max_blocks: int) -> Tensor | Refused:
+def _table_or_refusal(answer: Callable[..., object], *batch: Any) -> object:
     try:
-        return solution("05.1", torch=torch)(block_lists, max_blocks)
+        return answer(*batch)
     except ValueError as error:
-        return Refused(str(error))
+        return error
 
 
-def _cut_off(block_lists: list[list[int]], max_blocks: int) -> Tensor:
-    return torch.tensor([(blocks + [0] * max_blocks)[:max_blocks] for blocks in block_lists], dtype=torch.int32)
-
-
-CUT_OFF = "what does not fit is cut off, so that sequence loses its newest tokens"
-
-
-def _explain_table(got: object, want: Tensor | Refused) -> str | None:
+def _explain_table(got: object, want: Tensor | ValueError) -> str | None:
     if isinstance(want, Tensor):
-        if isinstance(got, Refused):
-            return f"refused with ValueError({got.text!r}), but every sequence fits"
-        return explain_tensor(got, want)
-    if isinstance(got, Refused):
+        is_refused = isinstance(got, ValueError)
+        return f"refused with {got!r}, but every sequence fits" if is_refused else explain_tensor(got, want)
+    if isinstance(got, ValueError):
         return None
     returned = f"a table of shape {tuple(got.shape)}" if isinstance(got, Tensor) else f"{got!r}"
     return f"you return {returned}, expected a ValueError: a sequence has more than max_blocks"
 
 
+TABLE_MISTAKES = {
+    "what does not fit is cut off, so that sequence loses its newest tokens": {
+        "if len(blocks) > max_blocks:": "if False:",
+        "torch.tensor(rows": "torch.tensor([row[:max_blocks] for row in rows]",
+    },
+    "the ids come first, and the zeros after them": {
+        "blocks + [0] * (max_blocks - len(blocks))": "[0] * (max_blocks - len(blocks)) + blocks"
+    },
+    "after a sequence's ids come zeros; -1 would name the last block of the pool": {"[0] *": "[-1] *"},
+}
+
 register(
     "05.1",
     Comparison(
         BATCHES,
-        Expected(_table, {CUT_OFF: _cut_off}, _explain_table),
+        as_solved("05.1", TABLE_MISTAKES, _explain_table, _table_or_refusal, torch=torch),
         inputs("block_lists", "max_blocks"),
         _table_or_refusal,
     ),
@@ -128,8 +104,6 @@ def _draw_places(rng: Random) -> tuple[list[list[int]], list[int], int]:
 # (block table, a position in each row, block size)
 PLACES = [
     ([[5, 2, 7], [4, 6, 9], [8, 3, 1]], [8, 15, 3], 8),  # at the beginning and at the end of a block, and between
-    ([[5, 2, 7]], [16], 8),
-    ([[3], [0]], [0, 63], 64),
     ([[2**30 + 1, 5]], [3], 8),  # an id, and below a position, past what fp32 can count to
     ([[3, 8]], [2**25 - 1], 2**25),
     *draw(_draw_places),
@@ -146,26 +120,23 @@ def _look_up_with(
     return got
 
 
-_places_of = partial(_look_up_with, solution("05.2", torch=torch))
-BLOCK_MISTAKES = {
-    "these are logical blocks, columns of the table; the table says where each of them is": (
-        lambda table, positions, size: torch.tensor([position // size for position in positions])
-    ),
-    "block_table[:, columns] reads every column in every row; row i needs its own column only": (
-        lambda table, positions, size: torch.tensor([[row[p // size] for p in positions] for row in table])
-    ),
-    "every row is read in the same column": (
-        lambda table, positions, size: torch.tensor([row[positions[0] // size] for row in table])
-    ),
+READ = "block_table.gather(1, columns[:, None]).squeeze(1)"
+LOOK_UP_MISTAKES = {
+    "blocks": {
+        "these are logical blocks, columns of the table; the table says where each of them is": {READ: "columns"},
+        "block_table[:, columns] reads every column in every row; row i needs its own column only": {
+            READ: "block_table[:, columns]"
+        },
+        "every row is read in the same column": {READ: "block_table[:, columns[0]]"},
+    },
+    "slots": {
+        "that is the position; the slot is what // leaves over": {"positions % block_size": "positions"},
+        "that is the column of the table; the slot is what // leaves over": {"positions % block_size": "columns"},
+    },
 }
-
-
 LOOK_UP = Comparison(
     PLACES,
-    {
-        "blocks": Expected(part(_places_of, "blocks"), BLOCK_MISTAKES, explain_tensor),
-        "slots": Expected(part(_places_of, "slots"), explain=explain_tensor),
-    },
+    as_solved_by_name("05.2", LOOK_UP_MISTAKES, explain_tensor, _look_up_with, torch=torch),
     inputs("block_table", "positions", "block_size"),
     _look_up_with,
 )
