@@ -109,14 +109,17 @@ def _keys() -> dict[str, Key]:
         for (one, first), (other, second) in combinations(PARTS.items(), 2)
     }
     rare = NOT_RARE * len(BLOCK_LISTS) ** 2
-    return PARTS | {
-        "(length, last id), the post's": lambda blocks: (len(blocks), blocks[-1]),
-        "(length, first id, last id)": lambda blocks: (len(blocks), blocks[0], blocks[-1]),
-        "the ids modulo 5": lambda blocks: [block % 5 for block in blocks],  # sound, as long as no id is 5
-        "(first id, last two ids)": lambda blocks: (blocks[0], blocks[-2:]),  # sound for 3 ids
-        "(every second id, all ids as a set)": lambda blocks: (blocks[::2], set(blocks)),  # sound, too
-        **{name: key for name, key in together.items() if len(wrong_pairs(key)) > rare},
-    }
+    return (
+        PARTS
+        | {
+            "(length, last id), the post's": lambda blocks: (len(blocks), blocks[-1]),
+            "(length, first id, last id)": lambda blocks: (len(blocks), blocks[0], blocks[-1]),
+            "the ids modulo 5": lambda blocks: [block % 5 for block in blocks],  # sound, as long as no id is 5
+            "(first id, last two ids)": lambda blocks: (blocks[0], blocks[-2:]),  # sound for 3 ids
+            "(every second id, all ids as a set)": lambda blocks: (blocks[::2], set(blocks)),  # sound, too
+            **{name: key for name, key in together.items() if len(wrong_pairs(key)) > rare},
+        }
+    )
 
 
 KEYS = _keys()
