@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
 import re
-import sys
 
 import pytest
 import torch
-from wrong_answers import assert_accepted, assert_refused, edited, right_cases, wrong_cases
+from wrong_answers import assert_accepted, assert_refused, right_cases, wrong_cases
 
 from course.teach import check, paged_case
 from course.teach.exercises.kernel_checks import MISTAKES, plain_attention, trials
-from course.teach.exercises.solutions import parse_solutions
+from course.teach.exercises.solutions import solution, solutions_of
 from course.teach.measure.kernel_loads import GuardedKernel, OutOfBounds
 from roseinfer.kernels import triton_mode
-from roseinfer.paths import ROOT
 from stages.s05_block_table import paged_attention_reference
 from stages.s07_triton_paged import power_of_two
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs_triton]
-SOLUTIONS = parse_solutions((ROOT / "notebooks/solutions/07_triton_paged.py").read_text(encoding="utf-8"))
+SOURCE = solutions_of("07")["07.2"]
 interpreted = pytest.mark.skipif(triton_mode.MODE != "interpret", reason="the interpreter's own ways")
 
 
@@ -53,20 +50,9 @@ def launch(kernel, q, k, v, k_cache, v_cache, block_table, context_lens):
     return out
 
 
-HEAD = "import torch\nfrom roseinfer import triton_mode\ntl = triton_mode.language()\n"
-
-
-@pytest.fixture
-def spoiled(tmp_path, monkeypatch):
-    """The solution's kernel with some texts in place of others, from a file: Triton reads a kernel's source."""
-
-    def make(*changes: tuple[str, str]):
-        (tmp_path / "spoiled_kernel.py").write_text(HEAD + edited(SOLUTIONS["07.2"], *changes))
-        monkeypatch.syspath_prepend(str(tmp_path))
-        monkeypatch.delitem(sys.modules, "spoiled_kernel", raising=False)
-        return importlib.import_module("spoiled_kernel").my_kernel
-
-    return make
+def kernel(*changes: tuple[str, str]):
+    """The solution's kernel with some texts in place of others."""
+    return solution("07.2", dict(changes), triton_mode=triton_mode, tl=triton_mode.language())
 
 
 WRONG_KERNELS = {  # the mistake -> (what stands in the solution, what in its place), what is said
@@ -138,12 +124,12 @@ WRONG_KERNELS = {  # the mistake -> (what stands in the solution, what in its pl
 
 @interpreted
 @wrong_cases("07.2", WRONG_KERNELS)
-def test_a_wrong_kernel(spoiled, answer, message):
-    assert_refused("07.2", spoiled(answer), message, launch=launch)
+def test_a_wrong_kernel(answer, message):
+    assert_refused("07.2", kernel(answer), message, launch=launch)
 
 
 TOKEN_BY_TOKEN = (
-    SOLUTIONS["07.2"][: SOLUTIONS["07.2"].index("    num_cached = ")]
+    SOURCE[: SOURCE.index("    num_cached = ")]
     + """
     num_cached = tl.load(context_lens + seq)
     for token in range(0, num_cached):
@@ -161,7 +147,7 @@ TOKEN_BY_TOKEN = (
 
 
 RIGHT_KERNELS = {  # what stands in the solution, and what in its place
-    "token by token": [(SOLUTIONS["07.2"], TOKEN_BY_TOKEN)],
+    "token by token": [(SOURCE, TOKEN_BY_TOKEN)],
     "scaled late, in other forms": [
         (".to(tl.float32) * scale", ".to(tl.float32)"),
         ("query * new_k", "query * scale * new_k"),
@@ -173,15 +159,15 @@ RIGHT_KERNELS = {  # what stands in the solution, and what in its place
 
 @interpreted
 @right_cases("07.2", RIGHT_KERNELS)
-def test_a_right_kernel(spoiled, answer):
-    assert_accepted("07.2", spoiled(*answer), launch=launch)
+def test_a_right_kernel(answer):
+    assert_accepted("07.2", kernel(*answer), launch=launch)
 
 
 @interpreted
 @pytest.mark.parametrize(
     "scale_last", [False, True], ids=["the interpreter raises", "the interpreter gives wrong numbers"]
 )
-def test_a_kernel_that_does_not_upcast(spoiled, scale_last):
+def test_a_kernel_that_does_not_upcast(scale_last):
     changes = [(".to(tl.float32)", "")]
     if scale_last:  # the scale, fp32, would upcast the query after all
         changes += [
@@ -189,22 +175,22 @@ def test_a_kernel_that_does_not_upcast(spoiled, scale_last):
             ("top = tl.sum(query * new_k, axis=0)", "top = tl.sum(query * new_k, axis=0) * scale"),
         ]
         changes += [("keys, axis=1)", "keys, axis=1).to(tl.float32) * scale")]
-    verdict = check("07.2", spoiled(*changes), launch=launch)
+    verdict = check("07.2", kernel(*changes), launch=launch)
     assert "bf16: " in repr(verdict) and "right in fp32: upcast after every load" in repr(verdict)
 
 
-def test_a_stub_is_not_attempted_and_a_plain_function_is_no_kernel(spoiled):
+def test_a_stub_is_not_attempted_and_a_plain_function_is_no_kernel():
     def plain(out, q):
         return out + q
 
-    body = SOLUTIONS["07.2"].partition("# fmt: skip\n")[2]
-    assert repr(check("07.2", spoiled((body, "    ...\n")), launch=launch)) == "07.2 not attempted"
+    body = SOURCE.partition("# fmt: skip\n")[2]
+    assert repr(check("07.2", kernel((body, "    ...\n")), launch=launch)) == "07.2 not attempted"
     assert "decorate the function with @triton_mode.jit" in repr(check("07.2", plain, launch=launch))
 
 
 @interpreted
-def test_an_error_in_a_kernel_is_the_learners_own(spoiled):
-    verdict = check("07.2", spoiled(("slot[:, None]", "slots[:, None]")), launch=launch)
+def test_an_error_in_a_kernel_is_the_learners_own():
+    verdict = check("07.2", kernel(("slot[:, None]", "slots[:, None]")), launch=launch)
     assert "NameError: name 'slots' is not defined" in repr(verdict)
 
 
@@ -231,10 +217,10 @@ def test_the_trials_tell_all_mistakes_apart():
 
 
 @interpreted
-def test_a_guarded_kernel_may_touch_its_own_tensors_only(spoiled):
+def test_a_guarded_kernel_may_touch_its_own_tensors_only():
     case = paged_case([20, 3])
-    torch.testing.assert_close(launch(GuardedKernel(spoiled()), *case), paged_attention_reference(*case))
-    wrong = spoiled(("block * BLOCK_SIZE", "(block + 10_000_000) * BLOCK_SIZE"))
+    torch.testing.assert_close(launch(GuardedKernel(kernel()), *case), paged_attention_reference(*case))
+    wrong = kernel(("block * BLOCK_SIZE", "(block + 10_000_000) * BLOCK_SIZE"))
     with pytest.raises(Exception) as caught:
         launch(GuardedKernel(wrong), *case)
     assert isinstance(caught.value.__cause__, OutOfBounds)
