@@ -9,14 +9,10 @@ from typing import Any
 import pytest
 from wrong_answers import assert_accepted, assert_refused, right_cases, wrong_cases
 
-from course.teach.exercises.solutions import parse_solutions, solution
+from course.teach.exercises.solutions import solution, solutions_of
 from roseinfer.kernels import triton_mode
-from roseinfer.paths import ROOT
 
-SOLUTIONS, OF_LESSON_23 = (
-    parse_solutions((ROOT / "notebooks" / "solutions" / name).read_text(encoding="utf-8"))
-    for name in ("a3_triton_from_zero.py", "23_few_launches.py")
-)
+SOLUTIONS, OF_LESSON_23 = solutions_of("a3"), solutions_of("23")
 interpreted = pytest.mark.skipif(triton_mode.MODE != "interpret", reason="the interpreter's own ways")
 Changes = tuple[str, str] | list[tuple[str, str]] | str  # one, several, or the whole body of the kernel
 

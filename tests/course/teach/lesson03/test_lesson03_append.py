@@ -104,8 +104,7 @@ test_a_wrong_append = wrong_answers(
         "the longest's slot": (LongestSlot, "prompt 1 (2 cached tokens) after step 1: k: token 1: nothing is written"),
         "left behind by a step that failed": (
             KeptByTheStage,
-            "a step is interrupted in layer 1 of the model, and repeated: layer 1, prompt 0 (3 cached tokens) after "
-            "the repeated step: k: token 2: these are layer 0's keys",
+            "the promise **A failed step is made again**",
         ),
         "a list that only grows": (NeverEmptied, "bytes of a batch stay behind when all its sequences are freed"),
         "select for each sequence": (SelectForEach, "16 selects too many (48, the budget is 32, 4 per layer"),
