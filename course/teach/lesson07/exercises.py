@@ -19,7 +19,7 @@ from ..exercises.explain import explain_tensor
 from ..exercises.tensor_checks import named_tensors, require_unchanged
 from ..exercises.wrong import Wrong
 from ..measure.kernel_loads import plain_function
-from .kernel_runs import BATCHED, require_batches, require_loads, require_trials
+from .kernel_runs import require_batches, require_loads
 
 State = tuple[Tensor, Tensor, Tensor]
 NAMES = ("top", "total", "acc")
@@ -178,12 +178,11 @@ register(
 # 07.2
 
 
-@exercise("07.2", BATCHED)
+@exercise("07.2")
 def own_kernel(answer: Any, launch: Callable[..., Tensor]) -> None:
     function = plain_function(answer)
     if function is answer:
         raise Wrong("expected a Triton kernel: decorate the function with @triton_mode.jit")
-    require_trials(answer, launch)
     require_batches(answer, launch)
     if triton_mode.MODE == "interpret":
         require_loads(answer, launch)

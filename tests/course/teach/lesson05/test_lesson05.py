@@ -173,7 +173,7 @@ test_a_wrong_look_up = wrong_answers(
         "one by one": (by_rows, "let one gather read all"),
         "tolist": (by_tolist, "you read a tensor's values on the host"),
         "numpy": (by_numpy_look_up, "you read a tensor's values on the host"),
-        "column by column": (column_by_column, "but 4 columns take"),
+        "column by column": (column_by_column, "ops and of 64 blocks each "),
         "three columns": (
             looking_up({READ: "block_table.flatten()[3 * torch.arange(len(columns)) + columns]"}),
             "block_table=",
