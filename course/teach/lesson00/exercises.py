@@ -9,11 +9,11 @@ from random import Random
 from typing import Any
 from unittest.mock import Mock
 
+from roseinfer.cli.repository import stages_package
 from roseinfer.models import Model, ModelConfig
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
-from stages import NaiveCat
 
 from ..exercises.as_solved import as_solved, as_solved_by_name
 from ..exercises.drawn import Case, Comparison, draw, inputs
@@ -128,7 +128,7 @@ LOOP: dict[str, dict[str, Any]] = {
     "calls of decode": {},
     "blocks that you keep": {"free the sequence at the end": {"stage.free(seq)": "pass"}},
 }
-DRAWN = drawn_model()
+STAGE, DRAWN = stages_package().NaiveCat, drawn_model()
 GENERATIONS: list[Case] = [
     ([3], 1),
     ([3], 2),
@@ -142,7 +142,7 @@ def _describe_generation(prompt: list[int], max_tokens: int) -> str:
 
 
 def _run_loop(
-    answer: Callable[..., Any], *generation: Any, stage_class: type[Stage] = NaiveCat, model: Model = DRAWN
+    answer: Callable[..., Any], *generation: Any, stage_class: type[Stage] = STAGE, model: Model = DRAWN
 ) -> dict[str, Any]:
     """Run a decode loop on a stage that counts its calls."""
     stage: Any = stage_class(model, num_blocks=4)

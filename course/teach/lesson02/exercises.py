@@ -104,10 +104,10 @@ def _describe_row(blocks: list[Tensor], num_tokens: int, out: Tensor) -> str:
     return f"{describe_blocks(blocks, num_tokens)}, out {list(out.shape)}"
 
 
-def _gather_into(answer: Callable[..., None], blocks: list[Tensor], num_tokens: int, out: Tensor) -> dict[str, Any]:
+def _gather_into(answer: Callable[..., Any], blocks: list[Tensor], num_tokens: int, out: Tensor) -> dict[str, Any]:
     """Return what is in out after the call, and what it took."""
-    before, out, returned = out, deepcopy(out), []
-    version = out._version
+    before, out = out, deepcopy(out)
+    version, returned = out._version, list[Any]()
     moved = bytes_copied(lambda: returned.append(answer(blocks, num_tokens, out)))
     if torch.equal(out, before):
         raise Wrong("out was not changed: write into it with out[...] = ...; assigning to the name does nothing")
