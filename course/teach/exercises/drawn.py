@@ -173,7 +173,8 @@ def _why(part: Expected, results: list[tuple[Case, Any]]) -> str:
     def explains(mistaken: Callable[..., Any], results: list[tuple[Case, Any]]) -> bool:
         return all(part.explain(got, mistaken(*case)) is None for case, got in results)
 
-    wrong, right = [], []
+    wrong: list[tuple[Case, Any]] = []
+    right: list[tuple[Case, Any]] = []
     for case, got in results:
         (wrong if part.explain(got, part.right(*case)) else right).append((case, got))
     are_truths = all(isinstance(part.right(*case), bool) for case, _ in wrong)
