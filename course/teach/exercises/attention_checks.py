@@ -146,6 +146,8 @@ def explain_attention(got: object, want: Tensor, where_nan_lies: str) -> str | N
             return f"{message}: the output has q's dtype"
         if got.isnan().any():
             return f"{message}; NaN lies {where_nan_lies}"
+        if want.dtype != torch.float32:
+            return f"{message}; right in fp32? Then upcast after every load, before any arithmetic"
     return message
 
 

@@ -169,13 +169,18 @@ def _why(part: Expected, results: list[tuple[Case, Any]]) -> str:
 
     A truth value has only one other, so that many mistakes would explain the wrong ones alone.
     """
-    wrong = [(case, got) for case, got in results if part.explain(got, part.right(*case))]
+
+    def explains(mistaken: Callable[..., Any], results: list[tuple[Case, Any]]) -> bool:
+        return all(part.explain(got, mistaken(*case)) is None for case, got in results)
+
+    wrong: list[tuple[Case, Any]] = []
+    right: list[tuple[Case, Any]] = []
+    for case, got in results:
+        (wrong if part.explain(got, part.right(*case)) else right).append((case, got))
     are_truths = all(isinstance(part.right(*case), bool) for case, _ in wrong)
-    for to_explain in (results,) if are_truths else (results, wrong):
-        for why, mistaken in part.mistakes.items():
-            if all(part.explain(got, mistaken(*case)) is None for case, got in to_explain):
-                return why
-    return ""
+    fitting = {why: mistaken for why, mistaken in part.mistakes.items() if explains(mistaken, wrong)}
+    in_every_case = (why for why, mistaken in fitting.items() if explains(mistaken, right))
+    return next(in_every_case, "" if are_truths else next(iter(fitting), ""))
 
 
 def size(value: Any) -> float:

@@ -11,6 +11,7 @@ import linecache
 import re
 from collections.abc import Mapping
 from functools import cache
+from hashlib import sha1
 from typing import Any
 
 from roseinfer.paths import ROOT
@@ -64,9 +65,9 @@ def solution(exercise_id: str, changes: Mapping[str, str] | None = None, **names
         if text not in source:
             raise ValueError(f"the solution of {exercise_id} does not have {text!r}")
         source = source.replace(text, instead)
-    place = f"<solution of {exercise_id}{' with a mistake' if changes else ''}>"
+    place = f"<solution of {exercise_id}{f', {sha1(source.encode()).hexdigest()}' if changes else ''}>"
     linecache.cache[place] = (len(source), None, source.splitlines(keepends=True), place)  # Triton and Numba read it
-    namespace = {"__name__": "solution", **names}
+    namespace = {"__name__": "__main__", **names}
     exec(compile(source, place, "exec"), namespace)
     return namespace[_asked_for(text_of(exercise_id).stub)]
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from copy import deepcopy
 from functools import cache, lru_cache
 from random import Random
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
@@ -210,42 +209,6 @@ def require_nothing_kept(stage_class: type[Stage], model: Model) -> None:
             f"the tokens are right, but {kept:,} bytes of a batch stay behind when all its sequences are freed: what "
             "is gathered for one step must not be kept"
         )
-
-
-def require_repeatable(stage_class: type[Stage], read: Read) -> None:
-    """Raise Wrong if a step that is interrupted in the model, and repeated, leaves other keys and values."""
-    cached = []
-    for interrupted in (False, True):
-        stage = stage_on_copy(stage_class, _drawn_model(2, 2), num_blocks=8)
-        seqs = begin(stage, [[3, 4], [5]], SamplingParams())
-        if interrupted:
-            _interrupt_step(stage, seqs)
-        decode_step(stage, seqs)
-        cached.append(read(stage, seqs))
-    try:
-        _compare(cached[1], cached[0], "after the repeated step")
-    except Wrong as wrong:
-        raise Wrong(f"a step is interrupted in layer 1 of the model, and repeated: {wrong}") from None
-
-
-class _Interrupt(BaseException):
-    """Interrupts as Ctrl-C does: no `except Exception` catches it."""
-
-
-def _interrupt_step(stage: Any, seqs: list[Sequence]) -> None:
-    """Begin a decode step, and interrupt it when the model comes to layer 1."""
-    forward = stage.model.forward
-
-    def interrupted(token_ids: Tensor, positions: Tensor, attend: Callable[..., Tensor]) -> Tensor:
-        def attend_until_layer_1(layer: int, *qkv: Tensor) -> Tensor:
-            if layer == 1:
-                raise _Interrupt
-            return attend(layer, *qkv)
-
-        return forward(token_ids, positions, attend_until_layer_1)
-
-    with patch.object(stage.model, "forward", interrupted), suppress(_Interrupt):
-        stage.decode(seqs)
 
 
 def by_sequence(stage: Any, seqs: list[Sequence]) -> list[list[KV]]:

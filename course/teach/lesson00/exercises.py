@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import partial
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
+from unittest.mock import Mock
 
-from torch import Tensor
-
-from roseinfer.arguments import counted
+from roseinfer.cli.repository import stages_package
 from roseinfer.models import Model, ModelConfig
 from roseinfer.reference import reference_generate
+from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
-from ..exercises.drawn import Case, Comparison, Expected, draw, inputs, part, require_all
+from ..exercises.as_solved import as_solved, as_solved_by_name
+from ..exercises.drawn import Case, Comparison, draw, inputs
 from ..exercises.exercise import exercise, register
-from ..exercises.explain import explain_counts, explain_tokens
-from ..exercises.solutions import solution
+from ..exercises.explain import explain_tokens, explain_value
 from ..exercises.stage_checks import drawn_model
 from ..exercises.wrong import Wrong
 
@@ -36,200 +35,142 @@ SHAPE = ModelConfig(
 )
 
 
-KV_BYTES = solution("00.3")
-
-
-class Cache(NamedTuple):
-    """Case of an exercise about bytes: the shape of a model, how many tokens it caches, and the bytes of a value."""
-
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    tokens: int
-    width: int
-
-    @property
-    def nbytes(self) -> int:
-        return KV_BYTES(self.config, self.tokens, self.width)
-
-    @property
-    def config(self) -> ModelConfig:
-        return replace(
-            SHAPE, num_layers=self.layers, num_heads=self.heads, num_kv_heads=self.kv_heads, head_dim=self.head_dim
-        )
-
-    def __str__(self) -> str:
-        return (
-            f"num_layers={self.layers}, num_heads={self.heads}, num_kv_heads={self.kv_heads}, "
-            f"head_dim={self.head_dim}, num_tokens={self.tokens}, bytes_per_value={self.width}"
-        )
-
-
 # 00.3
 
 
-def draw_cache(rng: Random) -> Cache:
+def draw_shape(rng: Random) -> tuple[int, int, int, int]:
     kv_heads = rng.randint(1, 4)
-    heads = kv_heads * rng.randint(1, 3)
-    return Cache(rng.randint(1, 7), heads, kv_heads, rng.choice((1, 2, 5)), rng.randint(1, 9), rng.choice((1, 2, 4)))
+    return rng.randint(1, 7), kv_heads * rng.randint(1, 3), kv_heads, rng.choice((1, 2, 5))
 
 
-EDGES = [
-    Cache(1, 1, 1, 1, 1, 1),
-    Cache(1, 4, 1, 3, 1, 2),
-    Cache(1, 6, 2, 3, 0, 4),
-    Cache(2, 12, 12, 80, 64, 4),
-    Cache(12, 12, 3, 64, 100, 2),
+def draw_width(rng: Random) -> int:
+    return rng.choice((1, 2, 4))
+
+
+def describe_shape(tokens: str) -> Callable[..., str]:
+    return inputs("num_layers", "num_heads", "num_kv_heads", "head_dim", tokens, "bytes_per_value")
+
+
+def on_shape(
+    answer: Callable[..., Any], layers: int, heads: int, kv_heads: int, head_dim: int, tokens: Any, width: int
+) -> Any:
+    shape = replace(SHAPE, num_layers=layers, num_heads=heads, num_kv_heads=kv_heads, head_dim=head_dim)
+    return answer(shape, tokens, width)
+
+
+# Texts of the solutions of 00.3 and 02.3.
+SHAPE_MISTAKES = {
+    "one of the two tensors is missing: K and V are both kept": {"2 * config": "config"},
+    "that is one layer, the model has num_layers of them": {"config.num_layers *": ""},
+    "those are values, not bytes: each takes bytes_per_value": {" * bytes_per_value": ""},
+    "a value does not always take so many bytes, bytes_per_value says it": {" * bytes_per_value": " * 4"},
+    "query heads are not cached: count num_kv_heads": {"num_kv_heads": "num_heads"},
+    "hidden_size is not what is cached: count KV heads and their head_dim": {
+        "config.num_kv_heads * config.head_dim": "config.hidden_size"
+    },
+    "head_dim is a number of its own, not hidden_size // num_heads": {
+        "config.head_dim": "(config.hidden_size // config.num_heads)"
+    },
+    "that is one head, each of num_kv_heads keeps its own": {"config.num_kv_heads *": ""},
+    "a head keeps head_dim values of a token": {" * config.head_dim": ""},
+}
+CACHE_MISTAKES = SHAPE_MISTAKES | {"that is one token, num_tokens of them are cached": {" * num_tokens": ""}}
+CACHES: list[Case] = [
+    (1, 1, 1, 1, 1, 1),
+    (1, 6, 2, 3, 0, 4),
+    (2, 12, 12, 80, 64, 4),
+    *draw(lambda rng: (*draw_shape(rng), rng.randint(1, 9), draw_width(rng))),
 ]
-
-SHAPE_MISTAKES: dict[str, Callable[[Cache], float]] = {
-    "one of the two tensors is missing: K and V are both kept": lambda c: c.nbytes // 2,
-    "that is one layer, the model has num_layers of them": lambda c: c._replace(layers=1).nbytes,
-    "those are values, not bytes: each takes bytes_per_value": lambda c: c._replace(width=1).nbytes,
-    "a value does not always take so many bytes, bytes_per_value says it": lambda c: c._replace(width=4).nbytes,
-    "those are bits": lambda c: c.nbytes * 8,
-    "query heads are not cached: count num_kv_heads": lambda c: c._replace(kv_heads=c.heads).nbytes,
-    "hidden_size is not what is cached: count KV heads and their head_dim": lambda c: (
-        c._replace(kv_heads=1, head_dim=c.config.hidden_size).nbytes
-    ),
-    "head_dim is a number of its own, not hidden_size // num_heads": lambda c: (
-        c._replace(head_dim=c.config.hidden_size // c.heads).nbytes
-    ),
-    "that is one head, each of num_kv_heads keeps its own": lambda c: c._replace(kv_heads=1).nbytes,
-    "a head keeps head_dim values of a token": lambda c: c._replace(head_dim=1).nbytes,
-}
-TOKEN_MISTAKES: dict[str, Callable[[Cache], float]] = {
-    "that is one token, num_tokens of them are cached": lambda c: c._replace(tokens=1).nbytes,
-    "that is the model's longest text, num_tokens of them are cached": lambda c: (
-        c._replace(tokens=c.config.max_model_len).nbytes
-    ),
-}
 
 register(
     "00.3",
-    Comparison(
-        [(cache,) for cache in (*EDGES, *draw(draw_cache))],
-        Expected(lambda cache: cache.nbytes, SHAPE_MISTAKES | TOKEN_MISTAKES),
-        str,
-        lambda answer, cache: answer(cache.config, cache.tokens, cache.width),
-    ),
+    Comparison(CACHES, as_solved("00.3", CACHE_MISTAKES, call=on_shape), describe_shape("num_tokens"), on_shape),
 )
 
 
 # 00.1
 
-
-without, cached = (part(solution("00.1"), number) for number in range(2))
+WITHOUT, WITH = "sum(prompt_len + step for step in range(new_tokens))", "prompt_len + new_tokens - 1"
 WORK = {
-    "without a cache": Expected(
-        without,
-        {
-            "that is the count with a cache; the pair begins with the one without": cached,
-            "the text grows: every step computes the tokens made so far, too": lambda p, n: p * n,
-            "the first step computes the prompt alone, no new token is there yet": lambda p, n: without(p, n) + n,
-            "the first token costs a pass over the prompt": lambda p, n: without(p, n) - p,
-            "that is as long as the text gets; each step computes all of it that is there": lambda p, n: p + n,
-            "the prompt is computed in every step, too": lambda p, n: n * (n - 1) // 2,
-        },
-    ),
-    "with a cache": Expected(
-        cached,
-        {
-            "that is the count without a cache; the pair ends with the one with a cache": without,
-            "the last token is made, but never computed further": lambda p, n: p + n,
-            "the prompt has to be computed too, once, by the prefill": lambda p, n: n,
-            "the prompt has to be computed too; its pass gives the first token": lambda p, n: n - 1,
-            "each token after the first costs a step of its own": lambda p, n: p,
-            "the prompt is computed once; its K and V are kept": lambda p, n: p * n,
-        },
-    ),
+    "without a cache": {
+        "that is the count with a cache; the pair begins with the one without": {WITHOUT: WITH},
+        "the text grows: every step computes the tokens made so far, too": {"prompt_len + step": "prompt_len"},
+        "the first step computes the prompt alone, no new token is there yet": {"+ step": "+ step + 1"},
+        "that is as long as the text gets; each step computes all of it that is there": {WITHOUT: f"{WITH} + 1"},
+        "the prompt is computed in every step, too": {"prompt_len + step": "step"},
+    },
+    "with a cache": {
+        "that is the count without a cache; the pair ends with the one with a cache": {WITH: WITHOUT},
+        "the last token is made, but never computed further": {" - 1": ""},
+        "the prompt has to be computed too, once, by the prefill": {WITH: "new_tokens"},
+        "each token after the first costs a step of its own": {WITH: "prompt_len"},
+        "the prompt is computed once; its K and V are kept": {WITH: "prompt_len * new_tokens"},
+    },
 }
-EDGES_OF_TEXTS = [(1, 1), (1, 2), (2, 1), (64, 1), (100, 50), (1024, 500)]
-TEXTS = [*EDGES_OF_TEXTS, *draw(lambda rng: (rng.randint(2, 20), rng.randint(2, 20)))]
+TEXTS = [(1, 1), (1, 2), (64, 1), (1024, 500), *draw(lambda rng: (rng.randint(2, 20), rng.randint(2, 20)))]
 
-register("00.1", Comparison(TEXTS, WORK, inputs("prompt_len", "new_tokens")))
+register("00.1", Comparison(TEXTS, as_solved_by_name("00.1", WORK), inputs("prompt_len", "new_tokens")))
 
 
 # 00.2
 
-MOST_NEW = 6
-
-
-@cache
-def _greedy(prompt: tuple[int, ...]) -> list[int]:
-    """Return the reference's greedy tokens for a prompt, one token more than any case asks for."""
-    return reference_generate(drawn_model(), [list(prompt)], MOST_NEW + 1)[0]
-
-
-def greedy(prompt: list[int], max_tokens: int) -> list[int]:
-    return _greedy(tuple(prompt))[:max_tokens]
-
-
-LOOP_MISTAKES: dict[str, Callable[[list[int], int], list[int]]] = {
-    "only the new tokens are asked for (seq.output_ids), the prompt is not": lambda p, n: p + greedy(p, n),
-    "the prefill gives the first one": lambda p, n: greedy(p, n + 1),
-    "the prefill's logits give the first one, it is missing": lambda p, n: greedy(p, n + 1)[1:],
-    "the prefill's token is not the only one": lambda p, n: greedy(p, 1),
+LOOP: dict[str, dict[str, Any]] = {
+    "tokens": {
+        "only the new tokens are asked for (seq.output_ids), the prompt is not": {"seq.output_ids": "seq.token_ids"},
+        "the prefill gives the first one": {"< max_tokens": "<= max_tokens"},
+        "the prefill's logits give the first one, it is missing": {
+            "< max_tokens": "<= max_tokens",
+            "return seq.output_ids": "return seq.output_ids[1:]",
+        },
+        "the prefill's token is not the only one": {"while ": "while False and "},
+    },
+    "calls of prefill": {},
+    "calls of decode": {},
+    "blocks that you keep": {"free the sequence at the end": {"stage.free(seq)": "pass"}},
 }
+STAGE, DRAWN = stages_package().NaiveCat, drawn_model()
 GENERATIONS: list[Case] = [
-    ([5, 6, 7], 1),
     ([3], 1),
     ([3], 2),
     *[([7] * n, 3) for n in (62, 63, 64, 65, 128)],
-    *draw(lambda rng: ([rng.randrange(30) for _ in range(rng.randint(1, 12))], rng.randint(1, MOST_NEW))),
+    *draw(lambda rng: ([rng.randrange(30) for _ in range(rng.randint(1, 12))], rng.randint(1, 6))),
 ]
 
 
-def describe_generation(prompt: list[int], max_tokens: int) -> str:
+def _describe_generation(prompt: list[int], max_tokens: int) -> str:
     return f"{f'prompt {prompt}' if len(prompt) < 13 else f'a prompt of {len(prompt)} tokens'}, max_tokens={max_tokens}"
 
 
-GENERATED = Comparison(GENERATIONS, Expected(greedy, LOOP_MISTAKES, explain_tokens), describe_generation)
+def _run_loop(
+    answer: Callable[..., Any], *generation: Any, stage_class: type[Stage] = STAGE, model: Model = DRAWN
+) -> dict[str, Any]:
+    """Run a decode loop on a stage that counts its calls."""
+    stage: Any = stage_class(model, num_blocks=4)
+    free = stage.num_free_blocks
+    stage.prefill, stage.decode = Mock(wraps=stage.prefill), Mock(wraps=stage.decode)
+    return {
+        "tokens": answer(stage, *generation),
+        "calls of prefill": stage.prefill.call_count,
+        "calls of decode": stage.decode.call_count,
+        "blocks that you keep": free - stage.num_free_blocks,
+    }
+
+
+def _explain_run(got: Any, want: Any) -> str | None:
+    return explain_tokens(got, want) if isinstance(want, list) else explain_value(got, want)
+
+
+GENERATED = Comparison(
+    GENERATIONS,
+    as_solved_by_name("00.2", LOOP, _explain_run, _run_loop, Sequence=Sequence),
+    _describe_generation,
+)
 
 
 @exercise("00.2", GENERATED)
 def decode_loop(answer: Callable[[Stage, list[int], int], list[int]], stage_class: type[Stage], model: Model) -> None:
-    def run(answer: Callable[..., Any], prompt: list[int], max_tokens: int) -> Any:
-        return _run_loop(answer, stage_class(drawn_model(), num_blocks=4), prompt, max_tokens)[0]
-
-    def complaint_of(*case: Any) -> str | None:
-        return _run_loop(answer, stage_class(drawn_model(), num_blocks=4), *case)[1]
-
-    GENERATED(answer, run)
-    require_all(GENERATIONS, complaint_of, describe_generation)
+    GENERATED(answer, partial(_run_loop, stage_class=stage_class))
     prompt, max_tokens = list(range(20, 80)), 9
-    got, complaint = _run_loop(answer, stage_class(model, num_blocks=4), prompt, max_tokens)
-    if message := explain_tokens(got, reference_generate(model, [prompt], max_tokens)[0]) or complaint:
-        raise Wrong(f"on this notebook's model, {describe_generation(prompt, max_tokens)}: {message}")
-
-
-def _run_loop(answer: Callable[..., Any], stage: Stage, prompt: list[int], max_tokens: int) -> tuple[Any, str | None]:
-    """Run a learner's decode loop; return what it gives, and what is wrong with how it got there (None: nothing)."""
-    free, calls, given = stage.num_free_blocks, _count_calls(stage), list(prompt)
-    got = answer(stage, given, max_tokens)
-    complaint = explain_counts(calls, {"prefill": 1, "decode": max_tokens - 1})
-    if given != prompt:
-        complaint = "the tokens are right, but prompt_ids has changed: it belongs to the caller"
-    elif stage.num_free_blocks != free:
-        held = counted(free - stage.num_free_blocks, "block", "was/were")
-        complaint = f"the tokens are right, but {held} not given back: free it"
-    return got, complaint
-
-
-def _count_calls(stage: Stage) -> Counter[str]:
-    """Count from now on how often prefill and decode of this stage are called."""
-    calls: Counter[str] = Counter()
-
-    def counted(name: str) -> Callable[..., Tensor]:
-        method = getattr(stage, name)
-
-        def call(*args: Any, **kwargs: Any) -> Tensor:
-            calls[name] += 1
-            return method(*args, **kwargs)
-
-        return call
-
-    for name in ("prefill", "decode"):
-        setattr(stage, name, counted(name))
-    return calls
+    got = _run_loop(answer, list(prompt), max_tokens, stage_class=stage_class, model=model)["tokens"]
+    if message := explain_tokens(got, reference_generate(model, [prompt], max_tokens)[0]):
+        raise Wrong(f"on this notebook's model, {_describe_generation(prompt, max_tokens)}: {message}")

@@ -13,11 +13,12 @@ from torch import Tensor
 from course.posts.data import post_table
 from roseinfer.generate import begin, generate
 from roseinfer.models import Model
-from roseinfer.profiling.slice_rule import slice_dispatches
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
-from ..exercises.drawn import Case, Comparison, Expected, draw
+from ..exercises.as_solved import as_solved
+from ..exercises.contract_check import require_contract
+from ..exercises.drawn import Case, Comparison, draw
 from ..exercises.exercise import exercise, register
 from ..exercises.explain import plain
 from ..exercises.stage_checks import (
@@ -27,7 +28,6 @@ from ..exercises.stage_checks import (
     by_sequence,
     require_cached,
     require_nothing_kept,
-    require_repeatable,
     require_tokens,
     step_ops,
 )
@@ -36,56 +36,33 @@ from ..lesson00.exercises import SHAPE
 from ..lesson01.exercises import BLOCK_SIZE
 from .post_counts import ALL, POSTS_TORCH, gather_slices
 
-OLD, NEW = POSTS_TORCH, (2, 13)
 POST_COUNTS = post_table("000", "gather_after").set_index("name")["n"]
 POST_SLICES, POST_COPIES = int(POST_COUNTS["aten::slice"]), int(POST_COUNTS["aten::copy_"])
 
 
 # 03.2
 
-# Why it is wrong -> which ranges count as a slice with that mistake; "" is the rule itself.
-RANGES: dict[str, Callable[[slice, int], bool]] = {
-    "": lambda part, size: (part.start or 0, part.stop) != (0, size),
-    "a range that covers its whole dimension is dropped": lambda part, size: True,
-    "a range that starts at 0 is dropped when it covers its whole dimension, and not otherwise": (
-        lambda part, size: part.start not in (None, 0)
-    ),
-    "a range to the end of its dimension is dropped when it starts at 0, and not otherwise": (
-        lambda part, size: part.stop not in (None, size)
-    ),
-    "slice(None, n) starts at 0, too": lambda part, size: part != slice(0, size),
-    "slice(0, n) is the same range as slice(None, n)": lambda part, size: part != slice(None, size),
-    "an empty range is a slice like any other": (
-        lambda part, size: RANGES[""](part, size) and (part.start or 0) != (size if part.stop is None else part.stop)
-    ),
-    "a range is not a bare `:`, it is a slice on every version": lambda part, size: False,
+RULE, COLONS = "(part.start or 0, part.stop) != (0, size)", "not colon_is_free"
+MISCOUNTS = {
+    "a range that covers its whole dimension is dropped": {RULE: "True"},
+    "a range that starts at 0 is dropped when it covers its whole dimension, and not otherwise": {
+        RULE: "part.start not in (None, 0)"
+    },
+    "a range to the end of its dimension is dropped when it starts at 0, and not otherwise": {
+        RULE: "part.stop not in (None, size)"
+    },
+    "slice(None, n) starts at 0, too": {RULE: "part != slice(0, size)"},
+    "slice(0, n) is the same range as slice(None, n)": {RULE: "part != slice(None, size)"},
+    "an empty range is a slice like any other": {
+        RULE: f"{RULE} and (part.start or 0) != (size if part.stop is None else part.stop)"
+    },
+    "a range is not a bare `:`, it is a slice on every version": {RULE: "False"},
+    "a bare `:` is not a slice from torch 2.9 on": {COLONS: "True"},
+    "a bare `:` is a slice before torch 2.9": {COLONS: "False"},
+    "a bare `:` is a slice before torch 2.9, and not since": {COLONS: "colon_is_free"},
+    "an integer is a select, never a slice": {"continue": "count += 1; continue"},
+    "a dimension that the index does not name costs nothing": {"return count": "return len(shape)"},
 }
-COLONS: dict[str, Callable[[bool], bool]] = {
-    "": lambda colon_is_free: not colon_is_free,
-    "a bare `:` is not a slice from torch 2.9 on": lambda colon_is_free: True,
-    "a bare `:` is a slice before torch 2.9": lambda colon_is_free: False,
-    "a bare `:` is a slice before torch 2.9, and not since": lambda colon_is_free: colon_is_free,
-}
-INTEGERS = {"": 0, "an integer is a select, never a slice": 1}
-
-
-def _miscounts() -> dict[str, Callable[..., int]]:
-    """Combine the mistakes in counting slices: each mistake alone, then several together."""
-
-    def counting(ranges: Callable, colons: Callable, integer: int) -> Callable[..., int]:
-        def count(index: tuple, shape: tuple[int, ...], colon_is_free: bool) -> int:
-            return sum(
-                integer if isinstance(part, int) else colons(colon_is_free) if part == ALL else ranges(part, size)
-                for part, size in zip(index, shape, strict=False)
-            )
-
-        return count
-
-    mistaken = {
-        tuple(filter(None, whys)): counting(RANGES[whys[0]], COLONS[whys[1]], INTEGERS[whys[2]])
-        for whys in itertools.product(RANGES, COLONS, INTEGERS)
-    }
-    return {"; ".join(whys): mistaken[whys] for whys in sorted(mistaken, key=len) if whys}
 
 
 def _draw_index(rng: Random) -> Case:
@@ -103,21 +80,21 @@ def _draw_part(rng: Random, size: int) -> int | slice:
 
 
 INDICES: list[Case] = [
-    (index, shape, free)
-    for index, shape in (
-        ((0, slice(1, 2)), (2, 3, 4)),
-        ((0, ALL), (2, 3)),
-        ((ALL, slice(1, 2)), (2, 3)),
-        ((slice(0, 2), ALL), (2, 3)),
-        ((slice(0, 2),), (3, 4)),
-        ((slice(None, 3),), (3, 4)),
-        ((slice(0, 1),), (1,)),
-        ((slice(0, 0),), (2,)),
-        ((), (2, 3)),
-        ((slice(1, 2), ALL, slice(4, 5), ALL), (8, 12, 5, 64)),
-    )
-    for free in (False, True)
-] + draw(_draw_index)
+    *(
+        (index, shape, free)
+        for index, shape in (
+            ((0, slice(1, 2)), (2, 3, 4)),
+            ((0, ALL), (2, 3)),
+            ((slice(0, 2), ALL), (2, 3)),
+            ((slice(None, 3),), (3, 4)),
+            ((slice(0, 0),), (2,)),
+            ((), (2, 3)),
+            ((slice(1, 2), ALL, slice(4, 5), ALL), (8, 12, 5, 64)),
+        )
+        for free in (False, True)
+    ),
+    *draw(_draw_index),
+]
 
 
 def describe_index(index: tuple, shape: tuple[int, ...], colon_is_free: bool) -> str:
@@ -129,13 +106,7 @@ def describe_index(index: tuple, shape: tuple[int, ...], colon_is_free: bool) ->
     return f"x[{text}] of shape {shape}, colon_is_free={colon_is_free}"
 
 
-def right(index: tuple, shape: tuple[int, ...], colon_is_free: bool) -> int:
-    return slice_dispatches(index, shape, NEW if colon_is_free else OLD)
-
-
-UNNAMED = {"a dimension that the index does not name costs nothing": lambda index, shape, free: len(shape)}
-
-register("03.2", Comparison(INDICES, Expected(right, _miscounts() | UNNAMED), describe_index))
+register("03.2", Comparison(INDICES, as_solved("03.2", MISCOUNTS), describe_index))
 
 
 # 03.3
@@ -151,7 +122,7 @@ def posts_batch(answer: list[int]) -> None:
     copies = SHAPE.num_layers * 2 * len(lengths)
     if copies != POST_COPIES:
         raise Wrong(f"{len(lengths)} sequences make {copies} copies per step; the post counts {POST_COPIES}")
-    if (slices := gather_slices(lengths, OLD)) != POST_SLICES:
+    if (slices := gather_slices(lengths, POSTS_TORCH)) != POST_SLICES:
         longest = sum(n == max(lengths) for n in lengths)
         raise Wrong(f"these lengths make {slices} slices, the post counts {POST_SLICES}; longest sequences: {longest}")
 
@@ -238,7 +209,7 @@ def revealing(answer: Callable[[], list[list[int]]], buggy_stage: type[Stage], m
 def fewer_selects(answer: type[Stage], model: Model) -> None:
     require_cached(answer, by_sequence)
     require_tokens(answer, model)
-    require_repeatable(answer, by_sequence)
+    require_contract(answer, ["A failed step is made again"])
     require_nothing_kept(answer, model)
     budget = 4 * model.config.num_layers * NUM_SEQS
     for num_tokens in (NUM_TOKENS, BLOCK_SIZE - 1, BLOCK_SIZE, BLOCK_SIZE + NUM_TOKENS):

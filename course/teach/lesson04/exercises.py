@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,11 +16,11 @@ from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams
 from roseinfer.stage import Stage
 
+from ..exercises.as_solved import as_solved, as_solved_by_name
 from ..exercises.contract_check import require_contract
-from ..exercises.drawn import Comparison, Expected, draw, part
+from ..exercises.drawn import Comparison, draw
 from ..exercises.exercise import exercise, register
 from ..exercises.explain import explain_tensor, explain_tokens
-from ..exercises.solutions import solution
 from ..exercises.stage_checks import MIXED, equal_step, require_stage, require_tokens
 from ..exercises.tensor_checks import named_tensors
 from ..exercises.wrong import Failed, Wrong
@@ -38,18 +38,6 @@ def _tables(rng: Random, num_tokens: list[int], block_size: int) -> Tables:
     return [[next(ids) for _ in range(width)] for width in widths]
 
 
-def on_lists(answer: Callable[..., object], *case: object) -> object:
-    """Return what the answer returns. Raises Wrong if it has changed the lists of the engine that it was given."""
-    given = copy.deepcopy(case)
-    got = answer(*case)
-    for before, after in zip(given, case, strict=True):
-        if before != after:
-            raise Wrong(
-                f"you have changed {before} to {after}: these lists belong to the engine, leave them as they are"
-            )
-    return got
-
-
 # 04.1
 
 
@@ -62,17 +50,14 @@ def _draw_gather(rng: Random) -> tuple[Tables, int, int]:
 # (block ids of each sequence, longest length, block size)
 GATHERS = [
     ([[2]], 3, 4),
-    ([[5, 1], [3]], 8, 4),  # the longest ends where its block ends
     ([[5, 1], [3]], 4, 4),  # the block of the next token is there already, in one of them
     ([[5], []], 3, 4),  # one that has no block at all
-    ([[4, 1, 6], [2, 5], [3, 0, 7]], 11, 4),
-    ([[6, 2], [4]], 65, 64),
     *draw(_draw_gather),
 ]
 
 
-def _gather_with(answer: Callable[..., object], tables: Tables, longest: int, size: int) -> dict[str, Tensor]:
-    got = named_tensors(on_lists(answer, tables, longest, size), "blocks", "slots")
+def _gather_with(answer: Callable[..., object], *case: Any) -> dict[str, Tensor]:
+    got = named_tensors(answer(*case), "blocks", "slots")
     for name, index in got.items():
         if index.is_floating_point():
             raise Wrong(f"{name} is floating point, and cannot be an index: / divides into fractions, // does not")
@@ -83,40 +68,32 @@ def _gather_with(answer: Callable[..., object], tables: Tables, longest: int, si
     return got
 
 
-_blocks, _slots = (part(solution("04.1", torch=torch), number) for number in range(2))
-
-
-def _explain_slots(got: Tensor, want: Tensor) -> str | None:
-    message = explain_tensor(got, want)
-    if message and got.dim() == 2:
-        return f"{message}: the slot of token t is the same in every sequence, so one row does for all"
-    return message
-
-
-BLOCK_MISTAKES: dict[str, Callable[..., Tensor]] = {
-    "every token reads its sequence's first block; token t lies in number t // block_size of the row": (
-        lambda tables, longest, size: torch.tensor([[(row + [0])[0]] * longest for row in tables])
-    ),
-    "where a sequence has no block of its own any more, blocks is 0, not its last block": (
-        lambda tables, longest, size: _blocks([row + row[-1:] * longest for row in tables], longest, size)
-    ),
+COLUMNS, SLOTS = "table[:, tokens // block_size]", "tokens % block_size"
+GATHER_MISTAKES = {
+    "blocks": {
+        "every token reads its sequence's first block; token t lies in number t // block_size of the row": {
+            COLUMNS: "table[:, tokens * 0]"
+        },
+        "where a sequence has no block of its own any more, blocks is 0, not its last block": {
+            "[0] * width": "(row[-1:] or [0]) * width"
+        },
+    },
+    "slots": {
+        "that is t // block_size, which picks the block; the slot is what is left over": {
+            SLOTS: "tokens // block_size"
+        },
+        "that is the token's number; its slot is t % block_size": {SLOTS: "tokens"},
+        "the slot of token t is the same in every sequence, so one row does for all": {
+            SLOTS: f"({SLOTS}).expand(len(table), -1)"
+        },
+    },
 }
-SLOT_MISTAKES = {
-    "that is t // block_size, which picks the block; the slot is what is left over": (
-        lambda tables, longest, size: torch.arange(longest) // size
-    ),
-    "that is the token's number; its slot is t % block_size": lambda tables, longest, size: torch.arange(longest),
-}
-
 
 register(
     "04.1",
     Comparison(
         GATHERS,
-        {
-            "blocks": Expected(_blocks, BLOCK_MISTAKES, explain_tensor),
-            "slots": Expected(_slots, SLOT_MISTAKES, _explain_slots),
-        },
+        as_solved_by_name("04.1", GATHER_MISTAKES, explain_tensor, _gather_with, torch=torch),
         lambda tables, longest, size: f"block tables {tables}, longest {longest}, block size {size}",
         _gather_with,
     ),
@@ -137,47 +114,33 @@ APPENDS = [
     ([[5]], [0], 4),
     ([[9, 1], [2, 5], [3, 7]], [3, 4, 5], 4),  # before, at and after a block's edge
     ([[9, 8, 6]], [6], 4),  # holds a block more than it needs yet
-    ([[0, 2], [1, 3], [5, 4]], [63, 64, 65], 64),
     ([[40_000_000], [7]], [5, 9], 64),  # the row is past what fp32 and int32 can count to
     *draw(_draw_append),
 ]
-
-
-def _row_of_each(place: Callable[[list[int], int, int], int]) -> Callable[[Tables, list[int], int], Tensor]:
-    """Make an answer for a batch from `place`, which answers for one sequence."""
-    return lambda tables, num_cached, size: torch.tensor(
-        [place(row, n, size) for row, n in zip(tables, num_cached, strict=True)]
-    )
-
-
+ROW = "row[index] * block_size + slot"
 ROW_MISTAKES = {
-    "there the newest cached token lies: cached are the tokens 0 to n - 1, and the new one is n": _row_of_each(
-        lambda row, n, size: row[(n - 1) // size] * size + (n - 1) % size
-    ),
-    "that leaves the slot of token n empty; cached are the tokens 0 to n - 1": _row_of_each(
-        lambda row, n, size: (row + [0])[(n + 1) // size] * size + (n + 1) % size
-    ),
-    "that is in the last block of the table, which may lie ahead of what is filled": _row_of_each(
-        lambda row, n, size: row[-1] * size + n % size
-    ),
-    "the slot is right, the block is that of the token before": _row_of_each(
-        lambda row, n, size: row[(n - 1) // size] * size + n % size
-    ),
-    "that is the token's number; its block has to be looked up in the table": _row_of_each(lambda row, n, size: n),
-    "that is block + slot, but a block is block_size slots long": _row_of_each(
-        lambda row, n, size: row[n // size] + n % size
-    ),
-    "that is the block alone": _row_of_each(lambda row, n, size: row[n // size]),
+    "there the newest cached token lies: cached are the tokens 0 to n - 1, and the new one is n": {
+        "divmod(n,": "divmod(n - 1,"
+    },
+    "that leaves the slot of token n empty; cached are the tokens 0 to n - 1": {
+        "divmod(n,": "divmod(n + 1,",
+        "row[index]": "(row + [0])[index]",
+    },
+    "that is in the last block of the table, which may lie ahead of what is filled": {"row[index]": "row[-1]"},
+    "the slot is right, the block is that of the token before": {
+        "divmod(n, block_size)": "((n - 1) // block_size, n % block_size)"
+    },
+    "that is the token's number; its block has to be looked up in the table": {"row[index]": "index"},
+    "that is block + slot, but a block is block_size slots long": {ROW: "row[index] + slot"},
+    "that is the block alone": {ROW: "row[index]"},
 }
-
 
 register(
     "04.2",
     Comparison(
         APPENDS,
-        Expected(solution("04.2", torch=torch), ROW_MISTAKES, explain_tensor),
+        as_solved("04.2", ROW_MISTAKES, explain_tensor, torch=torch),
         lambda tables, num_cached, size: f"block tables {tables}, {num_cached} cached, block size {size}",
-        on_lists,
     ),
 )
 
@@ -185,22 +148,28 @@ register(
 # 04.3
 
 
+IN_ITS_COLUMN = "is the new token in its column before attention reads?"
+BATCHES = [  # prompts, block size, what a wrong token means where those before are right
+    ([[3] * 9], 64, IN_ITS_COLUMN),
+    ([[3] * 9, [4] * 9, [5] * 9], 64, IN_ITS_COLUMN),
+    (
+        MIXED,
+        64,
+        "equal lengths are right, mixed ones not. The mask expects the new token in the last column, after the longest "
+        "sequence, for every sequence",
+    ),
+    ([[5] * 3, list(range(1, 7)), [9]], 4, "right within a block, wrong where the last column starts a new one"),
+]
+STEPS = ((1, 3), (4, 40), (3, 64), (20, 70))  # sequences, and tokens of each
+
+
 @exercise("04.3")
 def without_cat(answer: type[Stage], model: Model) -> None:
     require_stage(answer)
-    for num_prompts in (1, 3):
-        if message := _tokens(answer, model, [[3 + i] * 9 for i in range(num_prompts)]):
-            raise Wrong(
-                f"{num_prompts} × a prompt of 9 tokens: {message}; is the new token in its column before attention "
-                "reads?"
-            )
-    if message := _tokens(answer, model, MIXED):
-        raise Wrong(
-            f"equal lengths are right, mixed ones not: {message}. The mask expects the new token in the last "
-            "column, after the longest sequence, for every sequence"
-        )
-    if message := _tokens(answer, model, [[5] * 3, list(range(1, 7)), [9]], block_size=4):
-        raise Wrong(f"right within a block, wrong where the last column starts a new one (block size 4): {message}")
+    for prompts, block_size, meaning in BATCHES:
+        batch = f"prompts of {[len(prompt) for prompt in prompts]} tokens, block size {block_size}"
+        if message := _tokens(answer, model, prompts, block_size, batch):
+            raise Wrong(f"{batch}: {message}: {meaning}")
     require_tokens(answer, model)
     for num_seqs, num_tokens in STEPS:
         _require_budget(answer, model, num_seqs, num_tokens)
@@ -221,16 +190,15 @@ def _require_budget(answer: type[Stage], model: Model, num_seqs: int, num_tokens
         )
 
 
-STEPS = ((1, 3), (4, 40), (3, 64), (20, 70))  # sequences, and tokens of each
-
-
-def _tokens(stage_class: type[Stage], model: Model, prompts: list[list[int]], block_size: int = 64) -> str | None:
+def _tokens(
+    stage_class: type[Stage], model: Model, prompts: list[list[int]], block_size: int, batch: str
+) -> str | None:
     """Say what is wrong with the tokens of the stage; None if nothing is."""
     stage = stage_class(model, num_blocks=32, block_size=block_size)
     try:
         seqs = generate(stage, prompts, SamplingParams(max_tokens=8, ignore_eos=True))
     except Exception as error:
-        raise Failed(f"prompts of {list(map(len, prompts))} tokens, block size {block_size}", error) from None
+        raise Failed(batch, error) from None
     return explain_tokens([seq.output_ids for seq in seqs], reference_generate(model, prompts, 8))
 
 

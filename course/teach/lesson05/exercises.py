@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from roseinfer.kernels.cases import paged_case
 from roseinfer.models import Model
 from roseinfer.profiling import bytes_copied, count_ops
 
+from ..exercises.as_solved import as_solved, as_solved_by_name
 from ..exercises.attention_checks import LARGE_SCORES, Batch, attention_comparison, draw_lengths
 from ..exercises.contract_check import require_contract
-from ..exercises.drawn import Comparison, Expected, draw, inputs, part
+from ..exercises.drawn import Comparison, draw, inputs
 from ..exercises.exercise import exercise, register
 from ..exercises.explain import explain_tensor
 from ..exercises.solutions import solution
 from ..exercises.stage_checks import require_stage, require_tokens
 from ..exercises.tensor_checks import named_tensors, require_unchanged
 from ..exercises.wrong import Wrong
-from ..lesson04.exercises import on_lists
 
 LARGEST_ID = 70_000
 
@@ -46,69 +46,47 @@ def _draw_batch(rng: Random) -> tuple[list[list[int]], int]:
 # (block ids of each sequence, max_blocks)
 BATCHES = [
     ([[7], [4, 9]], 3),
-    ([[5, 3, 8]], 3),  # full
     ([[6], []], 2),
     ([[0], [1, 2, 6], [9, 4], [5], [3]], 3),  # more sequences than blocks
     ([[2, 3], [1]], 1),  # the first is too long
-    ([[1], [2, 3]], 1),
     ([[1], [2, 3], [4]], 1),
-    ([[2, 3], [4, 5]], 1),  # both are too long, by as much
     *draw(_draw_batch),
 ]
 
 
-@dataclass(frozen=True)
-class Refused:
-    """Refusal of a batch by a ValueError. text: the message of the error."""
-
-    text: str
-
-
-def _table_or_refusal(answer: Callable[..., object], block_lists: list[list[int]], max_blocks: int) -> object:
-    def refusing(*batch: Any) -> object:
-        try:
-            return answer(*batch)
-        except ValueError as error:
-            return Refused(str(error))
-        except Exception as error:
-            if too_long:
-                raise Wrong(f"ends in {type(error).__name__}, expected a ValueError") from error
-            raise
-
-    too_long = isinstance(_table(block_lists, max_blocks), Refused)
-    return on_lists(refusing, block_lists, max_blocks)
-
-
-def _table(block_lists: list[list[int]], max_blocks: int) -> Tensor | Refused:
+def _table_or_refusal(answer: Callable[..., object], *batch: Any) -> object:
     try:
-        return solution("05.1", torch=torch)(block_lists, max_blocks)
+        return answer(*batch)
     except ValueError as error:
-        return Refused(str(error))
+        return error
 
 
-def _cut_off(block_lists: list[list[int]], max_blocks: int) -> Tensor:
-    return torch.tensor([(blocks + [0] * max_blocks)[:max_blocks] for blocks in block_lists], dtype=torch.int32)
-
-
-CUT_OFF = "what does not fit is cut off, so that sequence loses its newest tokens"
-
-
-def _explain_table(got: object, want: Tensor | Refused) -> str | None:
+def _explain_table(got: object, want: Tensor | ValueError) -> str | None:
     if isinstance(want, Tensor):
-        if isinstance(got, Refused):
-            return f"refused with ValueError({got.text!r}), but every sequence fits"
-        return explain_tensor(got, want)
-    if isinstance(got, Refused):
+        is_refused = isinstance(got, ValueError)
+        return f"refused with {got!r}, but every sequence fits" if is_refused else explain_tensor(got, want)
+    if isinstance(got, ValueError):
         return None
     returned = f"a table of shape {tuple(got.shape)}" if isinstance(got, Tensor) else f"{got!r}"
     return f"you return {returned}, expected a ValueError: a sequence has more than max_blocks"
 
 
+TABLE_MISTAKES = {
+    "what does not fit is cut off, so that sequence loses its newest tokens": {
+        "if len(blocks) > max_blocks:": "if False:",
+        "torch.tensor(rows": "torch.tensor([row[:max_blocks] for row in rows]",
+    },
+    "the ids come first, and the zeros after them": {
+        "blocks + [0] * (max_blocks - len(blocks))": "[0] * (max_blocks - len(blocks)) + blocks"
+    },
+    "after a sequence's ids come zeros; -1 would name the last block of the pool": {"[0] *": "[-1] *"},
+}
+
 register(
     "05.1",
     Comparison(
         BATCHES,
-        Expected(_table, {CUT_OFF: _cut_off}, _explain_table),
+        as_solved("05.1", TABLE_MISTAKES, _explain_table, _table_or_refusal, torch=torch),
         inputs("block_lists", "max_blocks"),
         _table_or_refusal,
     ),
@@ -128,8 +106,6 @@ def _draw_places(rng: Random) -> tuple[list[list[int]], list[int], int]:
 # (block table, a position in each row, block size)
 PLACES = [
     ([[5, 2, 7], [4, 6, 9], [8, 3, 1]], [8, 15, 3], 8),  # at the beginning and at the end of a block, and between
-    ([[5, 2, 7]], [16], 8),
-    ([[3], [0]], [0, 63], 64),
     ([[2**30 + 1, 5]], [3], 8),  # an id, and below a position, past what fp32 can count to
     ([[3, 8]], [2**25 - 1], 2**25),
     *draw(_draw_places),
@@ -146,26 +122,23 @@ def _look_up_with(
     return got
 
 
-_places_of = partial(_look_up_with, solution("05.2", torch=torch))
-BLOCK_MISTAKES = {
-    "these are logical blocks, columns of the table; the table says where each of them is": (
-        lambda table, positions, size: torch.tensor([position // size for position in positions])
-    ),
-    "block_table[:, columns] reads every column in every row; row i needs its own column only": (
-        lambda table, positions, size: torch.tensor([[row[p // size] for p in positions] for row in table])
-    ),
-    "every row is read in the same column": (
-        lambda table, positions, size: torch.tensor([row[positions[0] // size] for row in table])
-    ),
+READ = "block_table.gather(1, columns[:, None]).squeeze(1)"
+LOOK_UP_MISTAKES = {
+    "blocks": {
+        "these are logical blocks, columns of the table; the table says where each of them is": {READ: "columns"},
+        "block_table[:, columns] reads every column in every row; row i needs its own column only": {
+            READ: "block_table[:, columns]"
+        },
+        "every row is read in the same column": {READ: "block_table[:, columns[0]]"},
+    },
+    "slots": {
+        "that is the position; the slot is what // leaves over": {"positions % block_size": "positions"},
+        "that is the column of the table; the slot is what // leaves over": {"positions % block_size": "columns"},
+    },
 }
-
-
 LOOK_UP = Comparison(
     PLACES,
-    {
-        "blocks": Expected(part(_places_of, "blocks"), BLOCK_MISTAKES, explain_tensor),
-        "slots": Expected(part(_places_of, "slots"), explain=explain_tensor),
-    },
+    as_solved_by_name("05.2", LOOK_UP_MISTAKES, explain_tensor, _look_up_with, torch=torch),
     inputs("block_table", "positions", "block_size"),
     _look_up_with,
 )
@@ -175,10 +148,9 @@ LOOK_UP = Comparison(
 def look_up(answer: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]) -> None:
     LOOK_UP(answer)
     few, many, wide = (_num_ops(answer, *shape) for shape in ((2, 4), (64, 4), (2, 64)))
-    if many > few:
-        raise Wrong(f"the places are right, but 2 sequences take {few} ops and 64 take {many}: let one gather read all")
-    if wide > few:
-        raise Wrong(f"the places are right, but 4 columns take {few} ops and 64 take {wide}: let one gather read all")
+    if max(many, wide) > few:
+        more = f"64 take {many}" if many > few else f"of 64 blocks each {wide}"
+        raise Wrong(f"the places are right, but 2 sequences take {few} ops and {more}: let one gather read all")
     _require_no_values_read(answer)
 
 
@@ -216,15 +188,26 @@ RAGGED = (
 COPIES = 6
 
 
-MISTAKES = {
-    "new": "that is attention over the cached tokens alone: a new token also attends to itself, by its k and v",
-    "scale": "the scores are not scaled: divide q.k by the square root of head_dim",
-    "one block": "only each sequence's first block is read, but its row of the table has more",
-    "head": "query head h reads KV head h // group, with group = H // H_kv; yours reads h % H_kv",
-    "v": "the weighted sum is of keys: the values are in v and v_cache",
-    "v_cache": "the weighted sum uses cached keys, not cached values: the values are in v_cache",
-    "last": "each sequence's last cached token is left out",
-    "row": "every sequence reads the first sequence's blocks: its own row is block_table[i]",
+QUERY_AND_PAST = "keys.transpose(0, 1), values.transpose(0, 1), enable_gqa=True"
+ATTENTION_MISTAKES = {
+    "that is attention over the cached tokens alone: a new token also attends to itself, by its k and v": {
+        "k[i : i + 1]": "k[i:i]",
+        "v[i : i + 1]": "v[i:i]",
+    },
+    "the scores are not scaled: divide q.k by the square root of head_dim": {"_gqa=True": "_gqa=True, scale=1.0"},
+    "only each sequence's first block is read, but its row of the table has more": {": -(-n // block_size)]": ":1]"},
+    "query head h reads KV head h // group, with group = H // H_kv; yours reads h % H_kv": {
+        QUERY_AND_PAST: "*(past.transpose(0, 1).repeat(q.size(1) // k.size(1), 1, 1) for past in (keys, values))"
+    },
+    "the weighted sum is of keys: the values are in v and v_cache": {
+        "v_cache[blocks]": "k_cache[blocks]",
+        "v[i : i + 1]": "k[i : i + 1]",
+    },
+    "the weighted sum uses cached keys, not cached values: the values are in v_cache": {
+        "v_cache[blocks]": "k_cache[blocks]"
+    },
+    "each sequence's last cached token is left out": {"[:n]": "[: max(n - 1, 0)]"},
+    "every sequence reads the first sequence's blocks: its own row is block_table[i]": {"table[i,": "table[0,"},
 }
 
 
@@ -234,18 +217,15 @@ def _draw_case(rng: Random) -> Batch:
     return lengths, rng.randint(1, 3), rng.randint(1, 3), rng.choice((2, 4, 6)), block_size, dtype
 
 
-CASES: list[Batch] = [
-    ([0], 1, 1, 4, 8, "fp32"),
-    ([11, 8, 1, 17], 4, 1, 4, 8, "fp32"),  # several blocks, an edge exactly, one token
-    ([9, 16, 3], 2, 2, 4, 8, "fp32"),  # query heads that share KV heads
-    ([5, 0], 2, 1, 4, 8, "fp32"),
-    ([9, 3], 2, 2, 4, 8, "bf16"),
-    ([9, 3], 2, 2, 4, 8, "fp16"),
-    ([300], 1, 1, 4, 4, "fp32"),  # 75 blocks
-    *LARGE_SCORES,
-    *draw(_draw_case),
-]
-ATTENDED = attention_comparison(CASES, MISTAKES)
+CASES: list[Batch] = [([300], 1, 1, 4, 4, "fp32"), *LARGE_SCORES, *draw(_draw_case)]  # 75 blocks
+ATTENDED = attention_comparison(
+    CASES,
+    {},
+    walks={
+        why: solution("05.3", changes, torch=torch, F=F, BlockTable=object).attention
+        for why, changes in ATTENTION_MISTAKES.items()
+    },
+)
 
 
 @exercise("05.3", ATTENDED)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -13,14 +12,14 @@ from torch import Tensor
 from course.contract.broken_promises import count
 from roseinfer.kernels import triton_mode
 
-from ..exercises.drawn import Comparison, Expected, draw, part
+from ..exercises.as_solved import as_solved_by_name
+from ..exercises.drawn import Comparison, draw
 from ..exercises.exercise import exercise, register
 from ..exercises.explain import explain_tensor
-from ..exercises.solutions import solution
 from ..exercises.tensor_checks import named_tensors, require_unchanged
 from ..exercises.wrong import Wrong
 from ..measure.kernel_loads import plain_function
-from .kernel_runs import BATCHED, require_batches, require_loads, require_trials
+from .kernel_runs import require_batches, require_loads
 
 State = tuple[Tensor, Tensor, Tensor]
 NAMES = ("top", "total", "acc")
@@ -40,27 +39,20 @@ def _draw_merge(rng: Random) -> Merge:
 
 MERGES: list[Merge] = [
     (1, 1, 1, 1, 1.0, 0.0, "fp32"),
-    (3, 4, 5, 7, 1.0, 0.0, "fp32"),
-    (3, 4, 5, 7, 300.0, 0.0, "fp32"),
-    (3, 4, 0, 7, 1.0, 0.0, "fp32"),
-    (3, 4, 5, 0, 1.0, 0.0, "fp32"),
     (3, 4, 0, 0, 1.0, 0.0, "fp32"),
-    (2, 3, 3, 3, 1.0, -60.0, "fp32"),
     (3, 2, 3, 3, 1.0, 0.0, "fp64"),
     *draw(_draw_merge),
 ]
-PLAIN_SUM = "that is the plain sum of both, but they were summed up against different tops"
-DIVIDED = "it is divided by total already; such a state cannot be merged again"
 
 
-def _states(heads: int, dim: int, one: int, other: int, scale: float, shift: float, dtype: str) -> tuple[State, ...]:
-    """Make the states of two parts, and the right state of both parts together."""
+def _states(heads: int, dim: int, one: int, other: int, scale: float, shift: float, dtype: str) -> list[State]:
+    """Make the states of two parts."""
     generator = torch.Generator().manual_seed(10 * one + other)
     like: dict[str, Any] = {"generator": generator, "dtype": {"fp32": torch.float32, "fp64": torch.float64}[dtype]}
-    scores = scale * torch.randn(heads, one + other, **like) + shift
-    values = torch.randn(one + other, dim, **like)
-    parts = zip(scores.split((one, other), 1), values.split((one, other)), strict=True)
-    return *(_state(*part) for part in parts), _state(scores, values)
+    return [
+        _state(scale * torch.randn(heads, length, **like) + shift, torch.randn(length, dim, **like))
+        for length in (one, other)
+    ]
 
 
 def _state(scores: Tensor, values: Tensor) -> State:
@@ -79,25 +71,11 @@ def _describe_merge(heads: int, dim: int, one: int, other: int, scale: float, sh
 
 
 def _merge_with(answer: Callable[[State, State], State], *merge: Any) -> dict[str, Tensor]:
-    given, handed = _states(*merge)[:2], _states(*merge)[:2]
+    given, handed = _states(*merge), _states(*merge)
     got = named_tensors(answer(*handed), *NAMES)
     names = [f"{name} of the {which} state" for which in ("first", "second") for name in NAMES]
     require_unchanged(sum(given, ()), sum(handed, ()), names, ": make new tensors, no += and no mul_")
     return got
-
-
-def _merged(*merge: Any, part: int) -> Tensor:
-    return _states(*merge)[2][part]
-
-
-def _plain_sum(*merge: Any, part: int) -> Tensor:
-    one, other, _ = _states(*merge)
-    return one[part] + other[part]
-
-
-def _divided(*merge: Any) -> Tensor:
-    _, total, acc = _states(*merge)[2]
-    return acc / total[:, None]
 
 
 def _explain_part(got: object, want: Tensor) -> str | None:
@@ -109,15 +87,27 @@ def _explain_part(got: object, want: Tensor) -> str | None:
     return message
 
 
-MERGED = {
-    "top": Expected(partial(_merged, part=0), explain=_explain_part),
-    "total": Expected(partial(_merged, part=1), {PLAIN_SUM: partial(_plain_sum, part=1)}, _explain_part),
-    "acc": Expected(
-        partial(_merged, part=2), {PLAIN_SUM: partial(_plain_sum, part=2), DIVIDED: _divided}, _explain_part
-    ),
+PLAIN_SUM = "that is the plain sum of both, but they were summed up against different tops"
+MERGE_MISTAKES = {
+    "top": {"the larger of both tops is the top of all": {"torch.maximum": "torch.minimum"}},
+    "total": {PLAIN_SUM: {"part_total * shrink": "part_total"}},
+    "acc": {
+        PLAIN_SUM: {"part_acc * shrink[:, None]": "part_acc"},
+        "it is divided by total already; such a state cannot be merged again": {
+            "total, acc\n": "total, acc / total[:, None]\n"
+        },
+    },
 }
 
-register("07.1", Comparison(MERGES, MERGED, _describe_merge, _merge_with))
+register(
+    "07.1",
+    Comparison(
+        MERGES,
+        as_solved_by_name("07.1", MERGE_MISTAKES, _explain_part, _merge_with, torch=torch),
+        _describe_merge,
+        _merge_with,
+    ),
+)
 
 
 # 07.3
@@ -141,64 +131,42 @@ LAUNCHES = [
 ]
 
 
-_programs, _most_tiles, _bytes = (part(solution("07.3"), number) for number in range(3))
-
-
-def _longest_walk(lengths: list[int], heads: int, dim: int, tile: int, *rest: int) -> int:
-    return -(-max(lengths) // tile)
-
-
-def _tiles_of_all(lengths: list[int], heads: int, dim: int, tile: int, *rest: int) -> int:
-    return sum(-(-n // tile) for n in lengths)
-
-
-PROGRAM_MISTAKES = {
-    "each part of a sequence has a program per KV head": lambda lengths, heads, *rest: len(lengths) * heads,
-    "each part of a sequence has programs for all of its KV heads": lambda lengths, *rest: len(lengths) * rest[-1],
-    "a sequence with nothing cached has its programs too": lambda lengths, heads, *rest: (
-        heads * rest[-1] * sum(n > 0 for n in lengths)
-    ),
-}
-TILE_MISTAKES = {
-    "that is a whole sequence; its tiles are shared by num_parts programs": _longest_walk,
-    "the last tile counts, full or not": lambda lengths, heads, dim, tile, width, parts: (
-        -(-(max(lengths) // tile) // parts)
-    ),
-    "some part has one tile more, when num_parts does not divide the tiles": lambda *case: (
-        _longest_walk(*case) // case[-1]
-    ),
-    "that is all sequences together; programs run side by side, so the longest counts": lambda *case: (
-        -(-_tiles_of_all(*case) // case[-1])
-    ),
-}
-BYTE_MISTAKES = {
-    "K and V are both loaded": lambda *case: _bytes(*case) // 2,
-    "those are values, not bytes": lambda *case: _bytes(*case) // case[4],
-    "a masked load reads nothing, so count cached tokens, not tiles": lambda lengths, heads, dim, tile, width, parts: (
-        _tiles_of_all(lengths, heads, dim, tile) * tile * 2 * heads * dim * width
-    ),
-    "here no sequence is padded to the longest one": lambda lengths, *rest: _bytes(
-        [max(lengths)] * len(lengths), *rest
-    ),
-    "that is one KV head": lambda *case: _bytes(*case) // case[1],
-    "each part loads its own tokens only, so parts add no loads": lambda *case: _bytes(*case) * case[-1],
-    "the new token's k and v do not come from the pool": lambda lengths, *rest: _bytes([n + 1 for n in lengths], *rest),
-    "masked dims are not read either: head_dim counts, not the power of two above it": (
-        lambda lengths, heads, dim, *rest: _bytes(lengths, heads, 1 << (dim - 1).bit_length(), *rest)
-    ),
-}
-
-COST = {
-    "programs": Expected(_programs, PROGRAM_MISTAKES),
-    "tiles": Expected(_most_tiles, TILE_MISTAKES),
-    "bytes": Expected(_bytes, BYTE_MISTAKES),
+TILES, PARTS, CACHED = "-(-max(lengths) // tile)", "-(-most_tiles // num_parts)", "sum(lengths)"
+COST_MISTAKES = {
+    "programs": {
+        "each part of a sequence has a program per KV head": {"num_kv_heads * num_parts": "num_kv_heads"},
+        "each part of a sequence has programs for all of its KV heads": {"num_kv_heads * num_parts": "num_parts"},
+        "a sequence with nothing cached has its programs too": {"len(lengths)": "sum(n > 0 for n in lengths)"},
+    },
+    "tiles": {
+        "that is a whole sequence; its tiles are shared by num_parts programs": {PARTS: "most_tiles"},
+        "the last tile counts, full or not": {TILES: "max(lengths) // tile"},
+        "some part has one tile more, when num_parts does not divide the tiles": {PARTS: "most_tiles // num_parts"},
+        "that is all sequences together; programs run side by side, so the longest counts": {
+            TILES: "sum(-(-n // tile) for n in lengths)"
+        },
+    },
+    "bytes": {
+        "K and V are both loaded": {"2 * num_kv_heads": "num_kv_heads"},
+        "those are values, not bytes": {" * bytes_per_value": ""},
+        "a masked load reads nothing, so count cached tokens, not tiles": {
+            CACHED: "sum(-(-n // tile) * tile for n in lengths)"
+        },
+        "here no sequence is padded to the longest one": {CACHED: "len(lengths) * max(lengths)"},
+        "that is one KV head": {"2 * num_kv_heads": "2"},
+        "each part loads its own tokens only, so parts add no loads": {"2 * num_kv": "2 * num_parts * num_kv"},
+        "the new token's k and v do not come from the pool": {CACHED: f"({CACHED} + len(lengths))"},
+        "masked dims are not read either: head_dim counts, not the power of two above it": {
+            "* head_dim": "* (1 << (head_dim - 1).bit_length())"
+        },
+    },
 }
 
 register(
     "07.3",
     Comparison(
         LAUNCHES,
-        COST,
+        as_solved_by_name("07.3", COST_MISTAKES),
         lambda lengths, heads, dim, tile, width, parts: (
             f"lengths {lengths}, {count(heads, 'KV head')} of {dim}, tile {tile}, {width} bytes per value, "
             f"{count(parts, 'part')}"
@@ -210,12 +178,11 @@ register(
 # 07.2
 
 
-@exercise("07.2", BATCHED)
+@exercise("07.2")
 def own_kernel(answer: Any, launch: Callable[..., Tensor]) -> None:
     function = plain_function(answer)
     if function is answer:
         raise Wrong("expected a Triton kernel: decorate the function with @triton_mode.jit")
-    require_trials(answer, launch)
     require_batches(answer, launch)
     if triton_mode.MODE == "interpret":
         require_loads(answer, launch)

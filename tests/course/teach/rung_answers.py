@@ -1,41 +1,29 @@
-"""Answers to the kernels of a3 and of lesson 23, made from the solutions with some texts in place of others. Triton
-reads a kernel's source, so each gets lines that it can find."""
+"""Answers to the kernels of a3 and of lesson 23, made from the solutions with some texts in place of others."""
 
 from __future__ import annotations
 
-import linecache
 import re
 from collections.abc import Callable, Mapping
-from hashlib import sha1
 from typing import Any
 
 import pytest
-from wrong_answers import assert_accepted, assert_refused, edited, right_cases, wrong_cases
+from wrong_answers import assert_accepted, assert_refused, right_cases, wrong_cases
 
-from course.teach.exercises.solutions import parse_solutions
+from course.teach.exercises.solutions import solution, solutions_of
 from roseinfer.kernels import triton_mode
-from roseinfer.paths import ROOT
 
-SOLUTIONS, OF_LESSON_23 = (
-    parse_solutions((ROOT / "notebooks" / "solutions" / name).read_text(encoding="utf-8"))
-    for name in ("a3_triton_from_zero.py", "23_few_launches.py")
-)
+SOLUTIONS, OF_LESSON_23 = solutions_of("a3"), solutions_of("23")
 interpreted = pytest.mark.skipif(triton_mode.MODE != "interpret", reason="the interpreter's own ways")
 Changes = tuple[str, str] | list[tuple[str, str]] | str  # one, several, or the whole body of the kernel
 
 
 def kernel(exercise_id: str, changes: Changes = ()) -> Any:
     """The solution's kernel with these changes."""
-    source = (SOLUTIONS | OF_LESSON_23)[exercise_id]
     if isinstance(changes, str):
-        source = head(source) + changes
-    else:
-        source = edited(source, *([changes] if changes and isinstance(changes[0], str) else changes))
-    place = f"<{exercise_id} {sha1(source.encode()).hexdigest()}>"
-    linecache.cache[place] = (len(source), None, source.splitlines(keepends=True), place)
-    names: dict[str, Any] = {"triton_mode": triton_mode, "tl": triton_mode.language(), "__name__": "__main__"}
-    exec(compile(source, place, "exec"), names)
-    return names[re.findall(r"def (\w+)", source)[-1]]
+        source = (SOLUTIONS | OF_LESSON_23)[exercise_id]
+        changes = (source[len(head(source)) :], changes)
+    changed = dict([changes] if changes and isinstance(changes[0], str) else changes)
+    return solution(exercise_id, changed, triton_mode=triton_mode, tl=triton_mode.language())
 
 
 def head(source: str) -> str:

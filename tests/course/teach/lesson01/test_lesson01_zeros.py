@@ -6,36 +6,18 @@ import pytest
 import torch
 from wrong_answers import changed, right_answers, wrong_answers
 
+from course.teach.exercises.solutions import solution
 from stages import NaiveCat
 
 pytestmark = pytest.mark.slow
 
 
-def joined(parts):
-    return torch.cat(parts, dim=1).unsqueeze(0)
+def no_zeros(changes=None):
+    return solution("01.3", changes, NaiveCat=NaiveCat, torch=torch)
 
 
-class GatherOfMyOwn(NaiveCat):
-    """Right and without zeros. The mistakes below change how a sequence's parts are put together."""
-
-    put_together = staticmethod(joined)
-
-    def gather_sequence(self, seq, layer):
-        filled = list(self.filled_blocks(seq, layer, seq.num_cached_tokens))
-        keys = [k[:, : end - start] for start, end, (k, _) in filled]
-        values = [v[:, : end - start] for start, end, (_, v) in filled]
-        return self.put_together(keys), self.put_together(values)
-
-
-gathered = GatherOfMyOwn.gather_sequence
-
-
-def joining(join):
-    return changed(GatherOfMyOwn, put_together=staticmethod(join))
-
-
-def gathering(gather):
-    return changed(GatherOfMyOwn, gather_sequence=gather)
+NoZeros = no_zeros()
+LEFT_BEHIND = "bytes of a batch stay behind when all its sequences are freed"
 
 
 def keeping(state, **members):
@@ -44,29 +26,28 @@ def keeping(state, **members):
     def gather_sequence(self, seq, layer):
         if not hasattr(self, "kept"):
             self.kept = {}
-        return self.kept.setdefault((seq.seq_id, layer, state(seq)), gathered(self, seq, layer))
+        return self.kept.setdefault((seq.seq_id, layer, state(seq)), NoZeros.gather_sequence(self, seq, layer))
 
-    return changed(GatherOfMyOwn, gather_sequence=gather_sequence, **members)
+    return changed(NoZeros, gather_sequence=gather_sequence, **members)
 
 
 KEPT = {}
 
 
 def kept_by_the_module(self, seq, layer):
-    KEPT[seq.seq_id, layer] = gathered(self, seq, layer)
+    KEPT[seq.seq_id, layer] = NoZeros.gather_sequence(self, seq, layer)
     return KEPT[seq.seq_id, layer]
 
 
-def all_but_the_last_token(parts):
-    out = torch.empty_like(joined(parts))
-    out[:, :, :-1] = joined(parts)[:, :, :-1]
-    return out
+def zeros_from_block(number):
+    """Fills zeroed tensors where a sequence has so many blocks."""
 
-
-class WholeBlocks(NaiveCat):
     def gather_sequence(self, seq, layer):
-        blocks = [block for *_, block in self.filled_blocks(seq, layer, seq.num_cached_tokens)]
-        return tuple(torch.cat(parts, dim=1).unsqueeze(0) for parts in zip(*blocks, strict=True))
+        gathered = NoZeros.gather_sequence(self, seq, layer)
+        few = seq.num_cached_tokens <= (number - 1) * self.block_size
+        return gathered if few else tuple(torch.zeros_like(part).copy_(part) for part in gathered)
+
+    return changed(NoZeros, gather_sequence=gather_sequence)
 
 
 class BlocksOf64(NaiveCat):
@@ -80,68 +61,40 @@ class BlocksOf64(NaiveCat):
 test_wrong_gathers_without_zeros = wrong_answers(
     "01.3",
     {
-        "first block alone": (
-            joining(lambda parts: joined(parts[:1])),
-            "layer 0, prompt 0 (7 cached tokens) of a new batch: k: shape (1, 1, 6, 4), expected (1, 1, 7, 4)",
-        ),
-        "whole blocks": (WholeBlocks, "k: shape (1, 2, 6, 4), expected (1, 2, 2, 4)"),
+        "whole blocks": (no_zeros({"[:, : end - start]": ""}), "k: shape (1, 2, 6, 4), expected (1, 2, 2, 4)"),
         "blocks of 64 tokens": (
             BlocksOf64,
             "(7 cached tokens) of a new batch: k: shape (1, 1, 6, 4), expected (1, 1, 7",
         ),
-        "the last token not written": (
-            joining(all_but_the_last_token),
-            "k: 8 of 16 values are NaN, first at (0, 0, 1, 0)",
-        ),
-        "no leading dimension": (
-            joining(lambda parts: torch.cat(parts, dim=1)),
-            "k: shape (2, 2, 4), expected (1, 2, 2, 4): values right, only",
-        ),
         "tokens before heads": (
-            joining(lambda parts: joined(parts).transpose(1, 2)),
+            no_zeros({"(0)": "(0).transpose(1, 2)"}),
             "k: dimensions in another order: values right after permute(0, 2",
         ),
-        "keys for values": (
-            gathering(lambda self, seq, layer: gathered(self, seq, layer)[:1] * 2),
-            "v: these are the keys, not the values",
-        ),
+        "keys for values": (no_zeros({"torch.cat(vs": "torch.cat(ks"}), "v: these are the keys, not the values"),
         "keys alone": (
-            gathering(lambda self, seq, layer: gathered(self, seq, layer)[0]),
+            no_zeros({", torch.cat(vs, dim=1).unsqueeze(0)": ""}),
             "layer 0: expected a pair of tensors (k, v), got Tensor",
         ),
         "first layer alone": (
-            gathering(lambda self, seq, layer: gathered(self, seq, 0)),
+            no_zeros({"blocks(seq, layer,": "blocks(seq, 0,"}),
             "layer 1, prompt 0 (2 cached tokens) of a new batch: k: these are layer 0's keys",
         ),
         "gathered once for all steps": (
             keeping(lambda seq: None),
             "(3 cached tokens) after step 1: k: shape (1, 2, 2, 4), expected (1, 2, 3, 4)",
         ),
-        "what was gathered is kept": (
-            keeping(lambda seq: seq.num_cached_tokens),
-            "bytes of a batch stay behind when all its sequences are freed",
-        ),
-        "kept by the class": (keeping(len, kept={}), "bytes of a batch stay behind when all its sequences are freed"),
-        "kept by the module": (gathering(kept_by_the_module), "bytes of a batch stay behind when all its sequences"),
-        "zeros for a third block": (
-            joining(lambda parts: joined(parts) if len(parts) < 3 else torch.zeros(1).to(parts[0]).add(joined(parts))),
-            "with 133 tokens a sequence the gather still makes 16 zeroed",
-        ),
+        "what was gathered is kept": (keeping(lambda seq: seq.num_cached_tokens), LEFT_BEHIND),
+        "kept by the class": (keeping(len, kept={}), LEFT_BEHIND),
+        "kept by the module": (changed(NoZeros, gather_sequence=kept_by_the_module), LEFT_BEHIND),
         "still the zeros of stage 01": (
             changed(NaiveCat, gather_sequence=lambda *arguments: NaiveCat.gather_sequence(*arguments)),
             "with 5 tokens a sequence the gather still makes 16 zeroed tensors",
         ),
-        "zeros for a second block": (
-            joining(lambda parts: joined(parts) if len(parts) == 1 else torch.zeros(1).to(parts[0]).add(joined(parts))),
-            "with 69 tokens a sequence the gather still makes 16 zeroed",
-        ),
+        "zeros for a second block": (zeros_from_block(2), "with 69 tokens a sequence the gather still makes 16 zeroed"),
+        "zeros for a third block": (zeros_from_block(3), "with 133 tokens a sequence the gather still makes 16 zeroed"),
         "always fp32": (
-            joining(lambda parts: joined(parts).float()),
+            no_zeros({"(0)": "(0).float()"}),
             "a model in bf16: layer 0, prompt 0 (150 cached tokens) of a new batch: k: dtype float32",
-        ),
-        "torch.full": (
-            joining(lambda parts: torch.full_like(joined(parts), 0.0).copy_(joined(parts))),
-            "the gather still makes 16 zeroed tensors a step; the budget is 0",
         ),
         "an instance": ([NaiveCat], "expected a subclass of a stage"),
     },
@@ -160,7 +113,7 @@ class Views(NaiveCat):
         return tuple(torch.stack(parts, 1).flatten(1, 2)[None, :, :n] for parts in zip(*blocks, strict=True))
 
 
-class OnlyWhatIsNew(GatherOfMyOwn):
+class OnlyWhatIsNew(NoZeros):
     """Keeps a running sequence's batch and puts one token after it; nothing is left when it is freed."""
 
     def __init__(self, model, **sizes):

@@ -8,103 +8,48 @@ import numpy as np
 import torch
 from wrong_answers import right_answers, wrong_answers
 
-
-def padded(tables, longest, size, fill=0):
-    width = -(-longest // size)
-    return torch.tensor([(row + [fill] * width)[:width] for row in tables])
+from course.teach.exercises.solutions import solution
 
 
-def right_indices(tables, longest, size, fill=0):
-    tokens = torch.arange(longest)
-    return padded(tables, longest, size, fill)[:, tokens // size], tokens % size
-
-
-def slots_for_each_sequence(tables, longest, size):
-    blocks, slots = right_indices(tables, longest, size)
-    return blocks, slots.expand_as(blocks)
-
-
-def fractions(tables, longest, size):
-    return right_indices(tables, longest, size)[0], torch.arange(longest) / size
-
-
-def narrow(tables, longest, size):
-    blocks, slots = right_indices(tables, longest, size)
-    return blocks.int(), slots
-
-
-def whole_blocks(tables, longest, size):
-    return right_indices(tables, -(-longest // size) * size, size)
-
-
-def rows_never_cut(tables, longest, size):
-    width = -(-longest // size)
-    table, tokens = torch.tensor([row + [0] * (width - len(row)) for row in tables]), torch.arange(longest)
-    return table[:, tokens // size], tokens % size
+def indices(changes=None):
+    return solution("04.1", changes, torch=torch)
 
 
 def lists_filled_up(tables, longest, size):
     for row in tables:
         row.extend([0] * (-(-longest // size) - len(row)))
-    return right_indices(tables, longest, size)
+    return indices()(tables, longest, size)
 
 
-def by_masks(tables, longest, size):
-    tokens, shift = torch.arange(longest), size.bit_length() - 1
-    return right_indices(tables, longest, size)[0][:, (tokens >> shift) << shift], tokens & (size - 1)
-
-
-def three_blocks_at_most(tables, longest, size):
-    table, tokens = torch.tensor([(row + [0] * 3)[:3] for row in tables]), torch.arange(longest)
-    return table[:, tokens // size], tokens % size
-
-
-def ids_in_a_byte(tables, longest, size):
-    blocks, slots = right_indices(tables, longest, size)
-    return blocks.to(torch.uint8).long(), slots
-
+BLOCKS, SLOTS = "table[:, tokens // block_size]", "tokens % block_size"
 
 test_wrong_indices = wrong_answers(
     "04.1",
     {
-        "one tensor": (
-            lambda tables, longest, size: right_indices(tables, longest, size)[0],
-            "expected (blocks, slots), got Tensor",
-        ),
+        "one tensor": (indices({f", {SLOTS}": ""}), "expected (blocks, slots), got Tensor"),
         "lists": (lambda tables, longest, size: (tables, [0]), "expected tensors (blocks, slots), got list and list"),
-        "the wrong way round": (
-            lambda tables, longest, size: right_indices(tables, longest, size)[::-1],
-            "the wrong way round",
+        "the wrong way round": (indices({f"{BLOCKS}, {SLOTS}": f"{SLOTS}, {BLOCKS}"}), "the wrong way round"),
+        "fractions": (indices({SLOTS: "tokens / block_size"}), "slots is floating point"),
+        "int32": (indices({BLOCKS: f"{BLOCKS}.int()"}), "blocks: dtype int32, expected int64"),
+        "minus one where no block is": (indices({"[0] * width": "[-1] * width"}), "read from the end of the pool"),
+        "whole blocks": (
+            indices({"torch.arange(longest)": "torch.arange(width * block_size)"}),
+            "blocks: shape (1, 4), expected (1, 3)",
         ),
-        "slots by sequence": (
-            slots_for_each_sequence,
-            "only dimensions of size 1 differ: the slot of token t is the same in every sequence",
-        ),
-        "fractions": (fractions, "slots is floating point"),
-        "int32": (narrow, "blocks: dtype int32, expected int64"),
-        "minus one where no block is": (
-            lambda tables, longest, size: right_indices(tables, longest, size, fill=-1),
-            "read from the end of the pool",
-        ),
-        "one where no block is": (
-            lambda tables, longest, size: right_indices(tables, longest, size, fill=1),
-            "blocks: 3 of 6 values differ, first at (1, 0): got 1, expected 0",
-        ),
-        "whole blocks": (whole_blocks, "blocks: shape (1, 4), expected (1, 3)"),
         "rows never cut": (
-            rows_never_cut,
+            indices({")[:width]": ")[: max(width, len(row))]"}),
             "block tables [[5, 1], [3]], longest 4, block size 4: checking your answer raised ValueError",
         ),
-        "the engine's lists filled up": (
-            lists_filled_up,
-            "you have changed [[5], []] to [[5], [0]]: these lists belong to the engine",
+        "the engine's lists filled up": (lists_filled_up, "you have changed what you were called with"),
+        "powers of two alone": (
+            indices({SLOTS: "tokens & (block_size - 1)"}),
+            "block size 3: slots: 6 of 8 values differ",
         ),
-        "powers of two alone": (by_masks, "block size 3: blocks: 1 of 8 values differ, first at (0, 3)"),
         "three blocks at most": (
-            three_blocks_at_most,
+            indices({"width = -(-longest // block_size)": "width = 3"}),
             "longest 5, block size 1: checking your answer raised IndexError",
         ),
-        "ids in a byte": (ids_in_a_byte, "got 165, expected 3493"),
+        "ids in a byte": (indices({BLOCKS: f"{BLOCKS}.to(torch.uint8).long()"}), "got 165, expected 3493"),
     },
 )
 
@@ -130,63 +75,44 @@ def by_numpy(tables, longest, size):
 
 Indices = namedtuple("Indices", "blocks slots")
 
-RIGHT_INDICES = {"by token": by_token, "by repeating, as a list": by_repeating, "numpy, a named tuple": by_numpy}
-
-
-test_right_indices = right_answers("04.1", RIGHT_INDICES)
+test_right_indices = right_answers(
+    "04.1",
+    {"by token": by_token, "by repeating, as a list": by_repeating, "numpy, a named tuple": by_numpy},
+)
 
 
 # 04.2
 
 
-def one_by_one(tables, num_cached, size):
-    rows = zip(tables, num_cached, strict=True)
-    return torch.tensor([row[n // size] * size + n % size for row, n in rows])
+def mapping(changes=None):
+    return solution("04.2", changes, torch=torch)
 
 
-def takes_the_block_out(tables, num_cached, size):
-    return torch.tensor([row.pop(n // size) * size + n % size for row, n in zip(tables, num_cached, strict=True)])
-
-
-def shifted(tables, num_cached, size):
-    shift = size.bit_length() - 1
-    rows = zip(tables, num_cached, strict=True)
-    return torch.tensor([(row[n >> shift] << shift) + (n & (size - 1)) for row, n in rows])
-
-
-def in_fp32(tables, num_cached, size):
-    blocks = torch.tensor([float(row[n // size]) for row, n in zip(tables, num_cached, strict=True)])
-    return (blocks * size + torch.tensor(num_cached) % size).long()
-
-
-def first_table(tables, num_cached, size):
-    return one_by_one([max(tables, key=len)] * len(tables), num_cached, size)
-
+ROW, END = "row[index] * block_size + slot", "in rows])"
 
 test_wrong_slots = wrong_answers(
     "04.2",
     {
         "the newest cached token": (  # the teacher's kit quotes it
-            lambda tables, num_cached, size: one_by_one(tables, [n - 1 for n in num_cached], size),
+            mapping({"divmod(n,": "divmod(n - 1,"}),
             "block tables [[5]], [0] cached, block size 4: 1 of 1 values differ, first at (0,): got 23, expected 20: ",
         ),
         "a list": (lambda tables, num_cached, size: [19, 20, 29], "expected a tensor, got list"),
-        "a column": (lambda tables, n, size: one_by_one(tables, n, size)[:, None], "shape (1, 1), expected (1,)"),
-        "fp32": (lambda tables, n, size: one_by_one(tables, n, size).float(), "dtype float32, expected int64"),
-        "int32": (lambda tables, n, size: one_by_one(tables, n, size).int(), "dtype int32, expected int64"),
-        "a block taken out of the list": (
-            takes_the_block_out,
-            "you have changed [[5]] to [[]]: these lists belong to the engine",
+        "a column": (mapping({END: f"{END}[:, None]"}), "shape (1, 1), expected (1,)"),
+        "fp32": (mapping({END: f"{END}.float()"}), "dtype float32, expected int64"),
+        "a block taken out of the list": (mapping({"row[index]": "row.pop(index)"}), "you have changed what you were"),
+        "powers of two alone": (
+            mapping({"divmod(n, block_size)": "(n >> (block_size.bit_length() - 1), n & (block_size - 1))"}),
+            "block tables [[2, 7]], [5] cached, block size 10: 1 of 1 values differ",
         ),
-        "powers of two alone": (shifted, "block tables [[2, 7]], [5] cached, block size 10: 1 of 1 values differ"),
-        "in fp32": (in_fp32, "got 2560000000, expected 2560000005"),
-        "one table for all": (first_table, "2 of 3 values differ, first at (1,): got 4, expected 20"),
-        "a number for one sequence": (
-            lambda tables, n, size: one_by_one(tables, n, size).squeeze(),
-            "shape (), expected (1,)",
+        "in fp32": (mapping({ROW: f"int(torch.tensor(float({ROW})))"}), "got 2560000000, expected 2560"),
+        "one table for all": (
+            mapping({"zip(block_tables,": "zip([max(block_tables, key=len)] * len(places),"}),
+            "2 of 3 values differ, first at (1,): got 4, expected 20",
         ),
-        "fewer than 40 sequences": (
-            lambda tables, n, size: one_by_one(tables[:5], n[:5], size),
+        "a number for one sequence": (mapping({END: f"{END}.squeeze()"}), "shape (), expected (1,)"),
+        "five sequences at most": (
+            mapping({"zip(block_tables, places": "zip(block_tables[:5], places[:5]"}),
             "shape (5,), expected (6,)",
         ),
     },
@@ -205,17 +131,4 @@ def slots_of_all_tokens(tables, num_cached, size):
     return torch.stack([torch.tensor(row[n]) for row, n in zip(places, num_cached, strict=True)])
 
 
-def slots_by_numpy(tables, num_cached, size):
-    rows = zip(tables, np.asarray(num_cached), strict=True)
-    return torch.from_numpy(np.array([row[n // size] * size + n % size for row, n in rows]))
-
-
-RIGHT_SLOTS = {
-    "one by one": one_by_one,
-    "gather": slots_by_gather,
-    "all places": slots_of_all_tokens,
-    "numpy": slots_by_numpy,
-}
-
-
-test_right_slots = right_answers("04.2", RIGHT_SLOTS)
+test_right_slots = right_answers("04.2", {"gather": slots_by_gather, "all places": slots_of_all_tokens})

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from wrong_answers import changed, right_answers, wrong_answers
 
+from course.teach.exercises.solutions import solution
 from stages import VectorizedGather
-from stages.s03_select_append import DenseStep
 
 pytestmark = pytest.mark.slow
 
@@ -16,74 +16,18 @@ pytestmark = pytest.mark.slow
 # 04.3
 
 
-class OneMore(VectorizedGather):
-    """Gathers a column more. What a step then does is up to the subclass."""
-
-    step_class: type[DenseStep]
-
-    def build_batched_past(self, seqs, longest):
-        return super().build_batched_past(seqs, longest + 1)
-
-    def build(self, seqs):
-        step = super().build(seqs)
-        return self.step_class(step.past, step.mask)
+def without_cat(changes=None):
+    return solution("04.3", changes, VectorizedGather=VectorizedGather)
 
 
-def with_step(step):
-    return changed(OneMore, step_class=step)
+WithoutCat = without_cat()
+WRITES = "keys[:, :, -1], values[:, :, -1] = k, v"
+OWN_COLUMN = """rows, lengths = range(len(k)), self.mask[:, 0, 0, :-1].sum(1)
+        keys[rows, :, lengths], values[rows, :, lengths] = k, v"""
 
 
-class Attend(DenseStep):
-    def attend(self, q, keys, values):
-        self.presents.append((keys, values))
-        out = F.scaled_dot_product_attention(q.unsqueeze(2), keys, values, attn_mask=self.mask, enable_gqa=True)
-        return out.squeeze(2)
-
-
-class OwnColumn(Attend):
-    """Writes after each sequence's own tokens; the mask lets a sequence read its own and the last column."""
-
-    def __call__(self, layer, q, k, v):
-        keys, values = self.past[layer]
-        rows = torch.arange(len(k))
-        lengths = self.mask[:, 0, 0, :-1].sum(1)
-        keys[rows, :, lengths], values[rows, :, lengths] = k, v
-        return self.attend(q, keys, values)
-
-
-class LastColumn(Attend):
-    def __call__(self, layer, q, k, v):
-        keys, values = self.past[layer]
-        keys[:, :, -1], values[:, :, -1] = k, v
-        return self.attend(q, keys, values)
-
-
-def attending(attend):
-    return with_step(changed(LastColumn, attend=attend))
-
-
-WithoutCat = with_step(LastColumn)
-
-
-def without_groups(self, q, keys, values):
-    self.presents.append((keys, values))
-    return F.scaled_dot_product_attention(q.unsqueeze(2), keys, values, attn_mask=self.mask).squeeze(2)
-
-
-def without_mask(self, q, keys, values):
-    self.mask = None
-    return LastColumn.attend(self, q, keys, values)
-
-
-def copied_again(self, layer, *qkv):
-    self.past[layer] = [past.contiguous() for past in self.past[layer]]
-    return LastColumn.__call__(self, layer, *qkv)
-
-
-class LastBlockAgain(OneMore):
+class LastBlockAgain(WithoutCat):
     """Looks the new column up in the block of the last token: wrong when it starts a new one."""
-
-    step_class = LastColumn
 
     def build_batched_past(self, seqs, longest):
         columns = torch.arange(longest + 1).clamp(max=longest - 1)
@@ -92,10 +36,8 @@ class LastBlockAgain(OneMore):
         ]
 
 
-class OverwritesAtEdge(OneMore):
+class OverwritesAtEdge(WithoutCat):
     """Stores the new token in the block of the token before it."""
-
-    step_class = LastColumn
 
     def slot_mapping(self, seqs):
         blocks, slots = super().slot_mapping(seqs)
@@ -115,59 +57,37 @@ class KeepsItsBlocks(WithoutCat):
         return self.kept[1]
 
 
-class AppendsTheSecondLast(WithoutCat):
-    def append(self, seqs, step):
-        step.presents = [(k[:, :, :-1], v[:, :, :-1]) for k, v in step.presents]
-        super().append(seqs, step)
-
-
-class PaddedByCopies(VectorizedGather):
-    """No cat: a larger tensor is made, and what was gathered is copied into it."""
-
-    def build(self, seqs):
-        step = super().build(seqs)
-        return LastColumn([tuple(F.pad(x, (0, 0, 0, 1)) for x in pair) for pair in step.past], step.mask)
-
-
 test_a_wrong_stage = wrong_answers(
     "04.3",
     {
         "new token forgotten": (
-            with_step(changed(Attend, __call__=lambda self, layer, q, k, v: self.attend(q, *self.past[layer]))),
+            without_cat({WRITES: "pass"}),
             "is the new token in its column before attention reads?",
         ),
-        "new token in its own column": (with_step(OwnColumn), "equal lengths are right, mixed ones not: sequence"),
-        "new token over the block before": (
-            OverwritesAtEdge,
-            "wrong where the last column starts a new one (block size 4): sequence",
-        ),
+        "new token in its own column": (without_cat({WRITES: OWN_COLUMN}), "equal lengths are right, mixed ones not"),
+        "new token over the block before": (OverwritesAtEdge, "wrong where the last column starts a new one"),
         "still the cat of stage 03": (
             changed(VectorizedGather, build=lambda *arguments: VectorizedGather.build(*arguments)),
             "with 1 × 3 tokens cached, the step makes 4 cats; the budget is 0",
         ),
         "gathered, then copied": (
-            with_step(changed(LastColumn, __call__=copied_again)),
+            without_cat({"= self.past[layer]": "= [past.contiguous() for past in self.past[layer]]"}),
             "Is what was gathered copied once more?",
         ),
         "column indexed again": (LastBlockAgain, "Is what was gathered copied once more?"),
         "an instance": ([VectorizedGather], "expected a subclass of a stage"),
-        "no groups": (attending(without_groups), "the promise **Shared KV heads**"),
-        "no mask": (attending(without_mask), "equal lengths are right, mixed ones not: sequence 0"),
-        "always fp32": (
-            attending(lambda *arguments: LastColumn.attend(*arguments).float()),
-            "the promise **Half precision**",
-        ),
-        "squeezed": (
-            attending(lambda *arguments: LastColumn.attend(*arguments).squeeze()),
-            "prompts of [9] tokens, block size 64: ",
-        ),
-        "block ids kept too long": (
-            KeepsItsBlocks,
-            "right within a block, wrong where the last column starts a new one (block size 4): sequence 2",
-        ),
-        "the second last column appended": (AppendsTheSecondLast, "1 × a prompt of 9 tokens: sequence 0: token"),
+        "no groups": (without_cat({", enable_gqa=True": ""}), "the promise **Shared KV heads**"),
+        "no mask": (without_cat({", attn_mask=self.mask": ""}), "equal lengths are right, mixed ones not"),
+        "always fp32": (without_cat({"out.squeeze(2)": "out.squeeze(2).float()"}), "the promise **Half precision**"),
+        "squeezed": (without_cat({"out.squeeze(2)": "out.squeeze()"}), "prompts of [9] tokens, block size 64: "),
+        "block ids kept too long": (KeepsItsBlocks, "wrong where the last column starts a new one"),
         "padded by copies": (
-            PaddedByCopies,
+            without_cat(
+                {
+                    "longest + 1)": "longest)",
+                    "LastColumn(step.past,": "LastColumn([[F.pad(x, (0, 0, 0, 1)) for x in p] for p in step.past],",
+                }
+            ),
             "with 1 × 3 tokens cached, the step copies 4,144 bytes; the budget is 3,200",
         ),
     },
@@ -198,7 +118,7 @@ class PoolFirst(VectorizedGather):
         """Nothing is left to do."""
 
 
-class ByAFunction(OneMore):
+class ByAFunction(WithoutCat):
     def build(self, seqs):
         step = VectorizedGather.build(self, seqs)
 
@@ -213,12 +133,8 @@ class ByAFunction(OneMore):
         return attend
 
 
-RIGHT_STAGES = {
-    "the last column": WithoutCat,
-    "inherited": changed(WithoutCat),
-    "the pool first": PoolFirst,
-    "a function": ByAFunction,
-}
-
-
-test_a_stage_without_a_cat = right_answers("04.3", RIGHT_STAGES, model="small")
+test_a_stage_without_a_cat = right_answers(
+    "04.3",
+    {"the pool first": PoolFirst, "inherited": changed(WithoutCat), "a function": ByAFunction},
+    model="small",
+)

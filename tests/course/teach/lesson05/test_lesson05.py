@@ -8,69 +8,53 @@ import numpy as np
 import torch
 from wrong_answers import right_answers, wrong_answers
 
+from course.teach.exercises.solutions import solution
 
-def table_of(block_lists, max_blocks):
-    return torch.tensor([blocks + [0] * (max_blocks - len(blocks)) for blocks in block_lists], dtype=torch.int32)
+
+def building(changes=None):
+    return solution("05.1", changes, torch=torch)
 
 
 def fill_up_in_place(block_lists, max_blocks):
+    table = building()(block_lists, max_blocks)
     for blocks in block_lists:
         blocks.extend([0] * (max_blocks - len(blocks)))
-    return torch.tensor(block_lists, dtype=torch.int32)
-
-
-def widest(block_lists, max_blocks):
-    return table_of(block_lists, max(map(len, block_lists)))
-
-
-def padded_with_minus_one(block_lists, max_blocks):
-    return torch.tensor([blocks + [-1] * (max_blocks - len(blocks)) for blocks in block_lists], dtype=torch.int32)
-
-
-def refuse_without_a_word(block_lists, max_blocks):
-    if any(len(blocks) > max_blocks for blocks in block_lists):
-        raise ValueError
-    return table_of(block_lists, max_blocks)
-
-
-def refuse_and_say(block_lists, max_blocks):
-    for blocks in block_lists:
-        if len(blocks) > max_blocks:
-            raise ValueError(f"{len(blocks)} blocks, allowed: max_blocks={max_blocks}")
-    return table_of(block_lists, max_blocks)
-
-
-def guard_of_the_batch(block_lists, max_blocks):
-    if len(block_lists) > max_blocks:
-        raise ValueError(f"{len(block_lists)} sequences")
-    return refuse_and_say(block_lists, max_blocks)
-
-
-def a_full_row_refused(block_lists, max_blocks):
-    if any(len(blocks) >= max_blocks for blocks in block_lists):
-        raise ValueError("too many blocks")
-    return table_of(block_lists, max_blocks)
-
-
-def by_assert(block_lists, max_blocks):
-    assert all(len(blocks) <= max_blocks for blocks in block_lists)
-    return table_of(block_lists, max_blocks)
+    return table
 
 
 def cut_before_it_is_refused(block_lists, max_blocks):
-    for blocks in block_lists:
-        if len(blocks) > max_blocks:
+    try:
+        return building()(block_lists, max_blocks)
+    finally:
+        for blocks in block_lists:
             del blocks[max_blocks:]
-            raise ValueError("too many blocks")
-    return table_of(block_lists, max_blocks)
 
 
-def three_columns(block_lists, max_blocks):
-    return refuse_and_say(block_lists, 3)
+GUARD, INT32 = "if len(blocks) > max_blocks:", "torch.tensor(rows, dtype=torch.int32)"
 
-
-def in_int16(block_lists, max_blocks):
-    return refuse_and_say(block_lists, max_blocks).to(torch.int16).int()
+test_a_wrong_table = wrong_answers(
+    "05.1",
+    {
+        "the engine's lists filled up": (fill_up_in_place, "you have changed what you were called with"),
+        "as wide as the longest": (
+            building({"rows = ": "max_blocks = max(map(len, block_lists)); rows = "}),
+            "shape (1, 0), expected (1, 2)",
+        ),
+        "int64": (building({", dtype=torch.int32": ""}), "dtype int64, expected int32"),
+        "guard of the batch": (
+            building({GUARD: "if len(block_lists) > max_blocks:"}),
+            "refused with ValueError('a sequence has 1 blocks, allowed: max_blocks=3'), but every sequence fits",
+        ),
+        "a full row refused": (building({GUARD: GUARD.replace(">", ">=")}), "), but every sequence fits"),
+        "asserted": (building({"raise ValueError(": "assert False, ("}), "AssertionError"),
+        "cut before it is refused": (cut_before_it_is_refused, "you have changed what you were called with"),
+        "three columns": (
+            building({"rows = ": "max_blocks = 3; rows = "}),
+            "max_blocks=2: shape (1, 3), expected (1, 2)",
+        ),
+        "ids in int16": (building({INT32: f"{INT32}.to(torch.int16).int()"}), "got -19939, expected 45597"),
+    },
+)
 
 
 def filled(block_lists, max_blocks):
@@ -101,53 +85,20 @@ def by_numpy(block_lists, max_blocks):
     return torch.from_numpy(table)
 
 
-def columns_of(table, positions, block_size):
-    return (positions // block_size)[:, None]
-
-
-def looked_up(table, positions, block_size):
-    return table.gather(1, columns_of(table, positions, block_size)).squeeze(1).long(), positions % block_size
-
-
-def look_up_one_by_one(table, positions, block_size):
-    blocks = [row[position // block_size] for row, position in zip(table, positions, strict=True)]
-    return torch.stack(blocks).long(), positions % block_size
-
-
-test_a_wrong_table = wrong_answers(
+test_a_right_table = right_answers(
     "05.1",
-    {
-        "nothing returned": (lambda lists, most: None, "got None"),
-        "the engine's lists filled up": (fill_up_in_place, "these lists belong to the engine"),
-        "as wide as the longest": (widest, "shape (1, 0), expected (1, 2)"),
-        "int64": (lambda lists, most: table_of(lists, most).long(), "dtype int64, expected int32"),
-        "minus one where no block is": (padded_with_minus_one, "got -1, expected 0"),
-        "guard of the batch": (guard_of_the_batch, "refused with ValueError('5 sequences'), but every sequence fits"),
-        "a full row refused": (
-            a_full_row_refused,
-            "refused with ValueError('too many blocks'), but every sequence fits",
-        ),
-        "asserted": (by_assert, "ends in AssertionError, expected a ValueError"),
-        "cut before it is refused": (cut_before_it_is_refused, "you have changed [[2, 3], [1]] to [[2], [1]]"),
-        "three columns": (three_columns, "max_blocks=2: shape (1, 3), expected (1, 2)"),
-        "ids in int16": (in_int16, "got -19939, expected 45597"),
-    },
+    {"filled row by row": filled, "by columns, an error of its own": by_columns, "numpy": by_numpy},
 )
 
 
-RIGHT_TABLES = {
-    "refused with words": refuse_and_say,
-    "refused without a word": refuse_without_a_word,
-    "filled row by row": filled,
-    "by columns, an error of its own": by_columns,
-    "numpy": by_numpy,
-}
-
-
-test_a_right_table = right_answers("05.1", RIGHT_TABLES)
-
-
 # 05.2
+
+
+READ = "block_table.gather(1, columns[:, None]).squeeze(1)"
+
+
+def looking_up(changes=None):
+    return solution("05.2", changes, torch=torch)
 
 
 def by_tolist(table, positions, block_size):
@@ -155,9 +106,9 @@ def by_tolist(table, positions, block_size):
     return torch.tensor([row[p // block_size] for row, p in rows]), positions % block_size
 
 
-def by_items(table, positions, block_size):
-    blocks = [table[i, int(p) // block_size].item() for i, p in enumerate(positions)]
-    return torch.tensor(blocks), positions % block_size
+def by_rows(table, positions, block_size):
+    blocks = [row[position // block_size] for row, position in zip(table, positions, strict=True)]
+    return torch.stack(blocks).long(), positions % block_size
 
 
 def by_numpy_look_up(table, positions, block_size):
@@ -172,23 +123,9 @@ def column_by_column(table, positions, block_size):
     return blocks, positions % block_size
 
 
-def four_columns(table, positions, block_size):
-    at = 4 * torch.arange(len(table), device=table.device) + positions // block_size
-    return table.flatten()[at].long(), positions % block_size
-
-
-def masks(table, positions, block_size):
-    shift = block_size.bit_length() - 1
-    return table.gather(1, (positions >> shift)[:, None]).squeeze(1).long(), positions & (block_size - 1)
-
-
-def ids_in_fp16(table, positions, block_size):
-    return looked_up(table.half(), positions, block_size)
-
-
 def in_cpu_memory(table, positions, block_size):
     blocks = torch.empty(len(table), dtype=torch.int64)
-    blocks.copy_(looked_up(table, positions, block_size)[0])
+    blocks.copy_(looking_up()(table, positions, block_size)[0])
     return blocks, positions % block_size
 
 
@@ -225,47 +162,39 @@ test_a_wrong_look_up = wrong_answers(
     "05.2",
     {
         "blocks alone": (
-            lambda table, p, size: table.gather(1, p[:, None] // size),
+            looking_up({", positions % block_size": ""}),
             "expected (blocks, slots), got Tensor",
         ),
         "a column": (
-            lambda table, p, size: (table.gather(1, columns_of(table, p, size)).long(), p % size),
+            looking_up({".squeeze(1)": ""}),
             "shape (1, 1), expected (1,): values right, only dimensions of size 1 differ",
         ),
-        "int32": (
-            lambda table, p, size: (table.gather(1, columns_of(table, p, size)).squeeze(1), p % size),
-            "blocks: dtype int32, expected int64",
-        ),
-        "quotient taken off": (
-            lambda table, p, size: (looked_up(table, p, size)[0], p - p // size),
-            "slots: 1 of 1 values differ, first at (0,): got 14, expected 0",
-        ),
-        "one by one": (look_up_one_by_one, "let one gather read all"),
+        "int32": (looking_up({".long()": ""}), "blocks: dtype int32, expected int64"),
+        "one by one": (by_rows, "let one gather read all"),
         "tolist": (by_tolist, "you read a tensor's values on the host"),
-        "item by item": (by_items, "2 sequences take 27 ops and 64 take 647"),
         "numpy": (by_numpy_look_up, "you read a tensor's values on the host"),
-        "column by column": (column_by_column, "but 4 columns take"),
-        "four columns": (four_columns, "block_table=[[5, 2, 7], [4, 6, 9], [8, 3, 1]]"),
-        "powers of two alone": (masks, "block_size=10: blocks: 1 of 1 values differ"),
-        "ids in fp16": (ids_in_fp16, "got 20176, expected 20169"),
+        "column by column": (column_by_column, "ops and of 64 blocks each "),
+        "three columns": (
+            looking_up({READ: "block_table.flatten()[3 * torch.arange(len(columns)) + columns]"}),
+            "block_table=",
+        ),
+        "powers of two alone": (
+            looking_up({"positions % block_size": "positions & (block_size - 1)"}),
+            "block_size=10: slots: 2 of 2 values differ",
+        ),
+        "ids in fp16": (looking_up({"block_table.gather": "block_table.half().gather"}), "got 20176, expected 20169"),
         "in CPU memory": (in_cpu_memory, "you read a tensor's values on the host"),
         "positions changed": (changes_positions, "positions was handed in, and you have changed it"),
-        "a number for one sequence": (
-            lambda table, p, size: (table.gather(1, columns_of(table, p, size)).squeeze().long(), p % size),
-            "blocks: shape (), expected (1,)",
-        ),
+        "a number for one sequence": (looking_up({".squeeze(1)": ".squeeze()"}), "blocks: shape (), expected (1,)"),
     },
 )
-
-
-RIGHT_LOOK_UPS = {
-    "gather": looked_up,
-    "an index, as a list": by_index,
-    "a diagonal": by_diagonal,
-    "one-hot": by_one_hot,
-    "vmap": by_vmap,
-    "rows as a range": by_cpu_rows,
-}
-
-
-test_a_right_look_up = right_answers("05.2", RIGHT_LOOK_UPS)
+test_a_right_look_up = right_answers(
+    "05.2",
+    {
+        "an index, as a list": by_index,
+        "a diagonal": by_diagonal,
+        "one-hot": by_one_hot,
+        "vmap": by_vmap,
+        "rows as a range": by_cpu_rows,
+    },
+)

@@ -7,36 +7,26 @@ import pytest
 import torch
 from wrong_answers import right_answers, wrong_answers
 
+from course.teach.exercises.solutions import solution
+
 pytestmark = pytest.mark.needs_triton
 
 
 # 07.1
 
 
-def merge_against(shift_of):
-    """shift_of(top): what the scores of both states are shifted by."""
-
-    def merge(a, b):
-        top = torch.maximum(a[0], b[0])
-        shrinks = [torch.exp(part[0] - shift_of(top)) for part in (a, b)]
-        total = sum(part[1] * s for part, s in zip((a, b), shrinks, strict=True))
-        return top, total, sum(part[2] * s[:, None] for part, s in zip((a, b), shrinks, strict=True))
-
-    return merge
+def merging(changes=None):
+    return solution("07.1", changes, torch=torch)
 
 
-merge = merge_against(lambda top: torch.where(top == -torch.inf, 0.0, top))
+merge = merging()
+SHIFT = "torch.where(new_top == -torch.inf, 0.0, new_top)"
 
 
 def merge_unshifted(a, b):
     top, (a_all, b_all) = torch.maximum(a[0], b[0]), (torch.exp(a[0]), torch.exp(b[0]))
     total = (a[1] * a_all + b[1] * b_all) / torch.exp(top)
     return top, total, (a[2] * a_all[:, None] + b[2] * b_all[:, None]) / torch.exp(top)[:, None]
-
-
-def merge_three_heads(a, b):
-    top, total, acc = merge(a, b)
-    return top.view(3), total, acc
 
 
 def merge_in_fp32(a, b):
@@ -90,78 +80,52 @@ def merge_from_the_logs(a, b):
     return top, weights[0] + weights[1], sum(m * w[:, None] for m, w in zip(means, weights, strict=True))
 
 
-def merge_in_place(a, b):
-    merged = merge(a, b)
-    a[2].add_(b[2])
-    return merged
-
-
 test_a_wrong_merge = wrong_answers(
     "07.1",
     {
-        "the smaller top": (
-            lambda a, b: (torch.minimum(a[0], b[0]), *merge(a, b)[1:]),
-            "top: 1 of 1 values differ, first at (0,): got 0.737629, expected 1.94593",
-        ),
         "NaN of two empty states": (
-            merge_against(lambda top: top),
+            merging({SHIFT: "new_top"}),
             "states of 0 and of 0 tokens, H=1, D=4, scores of about 1, fp32: total: 1 of 1 values are NaN",
         ),
         "not shifted by the top": (merge_unshifted, "or exp of a score that is not shifted by the top?"),
-        "merged in place": (merge_in_place, "acc of the first state was handed in, and you have changed it"),
+        "merged in place": (
+            merging({"return new_top": "a[2].add_(b[2]); return new_top"}),
+            "acc of the first state was handed in, and you have changed it",
+        ),
         "total and top alone": (lambda a, b: merge(a, b)[:2], "expected (top, total, acc)"),
-        "the first state alone": (lambda a, b: a, "top: 1 of 1 values differ"),
-        "never shifted below zero": (merge_against(lambda top: top.clamp(min=0.0)), "states of 0 and of 2 tokens"),
+        "never shifted below zero": (merging({SHIFT: "new_top.clamp(min=0.0)"}), "states of 0 and of 2 tokens"),
         "three heads": (
-            merge_three_heads,
+            merging({"return new_top": "return new_top.view(3)"}),
             "H=1, D=1, scores of about 1, fp32: checking your answer raised RuntimeError",
         ),
         "in fp32": (merge_in_fp32, "fp64: top: dtype float32, expected float64"),
-        "against the first top": (merge_against_the_first, "got 0.737629, expected 1.94593"),
+        "against the first top": (merge_against_the_first, "top: 2 of 3 values differ, first at (1,)"),
         "one top for all heads": (
-            merge_against(lambda top: top.max().nan_to_num(neginf=0.0)),
+            merging({SHIFT: "new_top.max().nan_to_num(neginf=0.0)"}),
             "H=2, D=2, scores of about 1, fp32: total: 1 of 2 values differ",
         ),
     },
 )
-
-
-RIGHT_MERGES = {
-    "where": merge,
-    "ifs, as a list": merge_by_ifs,
-    "nan_to_num": merge_with_nan_to_num,
-    "head by head": merge_head_by_head,
-    "logs": merge_from_the_logs,
-}
-
-
-test_a_right_merge = right_answers("07.1", RIGHT_MERGES)
+test_a_right_merge = right_answers(
+    "07.1",
+    {
+        "ifs, as a list": merge_by_ifs,
+        "nan_to_num": merge_with_nan_to_num,
+        "head by head": merge_head_by_head,
+        "logs": merge_from_the_logs,
+    },
+)
 
 
 # 07.3
 
 
-def cost(lengths, heads, dim, tile, width, parts):
-    tiles = -(-max(lengths) // tile)
-    return len(lengths) * heads * parts, -(-tiles // parts), sum(lengths) * 2 * heads * dim * width
-
-
-def with_part(index, part):
-    def answer(*arguments):
-        right = list(cost(*arguments))
-        right[index] = part(*arguments)
-        return tuple(right)
-
-    return answer
-
-
 test_a_wrong_cost = wrong_answers(
     "07.3",
     {
-        "a guess": (with_part(2, lambda *arguments: 7), "bytes: you return 7, expected 0"),
         "one number": (lambda *arguments: 7, "expected (programs, tiles, bytes), got 7"),
         "a tile at least": (
-            with_part(1, lambda *case: max(1, cost(*case)[1])),
+            solution("07.3", {"return programs, most_tiles": "return programs, max(1, most_tiles)"}),
             "lengths [0], 1 KV head of 32, tile 16, 2 bytes per value, 1 part: tiles: you return 1, expected 0",
         ),
     },
@@ -186,7 +150,6 @@ def cost_in_tensors(lengths, heads, dim, tile, width, parts):
     return n.numel() * heads * parts, (tiles + parts - 1) // parts, (n.sum() * heads * 2 * dim * width).item()
 
 
-RIGHT_COSTS = {"numpy": cost_by_numpy, "walking": cost_by_walking, "tensors": cost_in_tensors}
-
-
-test_a_right_cost = right_answers("07.3", RIGHT_COSTS)
+test_a_right_cost = right_answers(
+    "07.3", {"numpy": cost_by_numpy, "walking": cost_by_walking, "tensors": cost_in_tensors}
+)

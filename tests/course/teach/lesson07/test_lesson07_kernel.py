@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
-import re
-import sys
-
 import pytest
 import torch
-from wrong_answers import assert_accepted, assert_refused, edited, right_cases, wrong_cases
+from wrong_answers import assert_accepted, assert_refused, right_cases, wrong_cases
 
 from course.teach import check, paged_case
-from course.teach.exercises.kernel_checks import MISTAKES, plain_attention, trials
-from course.teach.exercises.solutions import parse_solutions
+from course.teach.exercises.attention_checks import attention_comparison
+from course.teach.exercises.solutions import solution, solutions_of
+from course.teach.lesson07.kernel_runs import BATCHES, KERNEL_MISTAKES
 from course.teach.measure.kernel_loads import GuardedKernel, OutOfBounds
 from roseinfer.kernels import triton_mode
-from roseinfer.paths import ROOT
 from stages.s05_block_table import paged_attention_reference
 from stages.s07_triton_paged import power_of_two
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs_triton]
-SOLUTIONS = parse_solutions((ROOT / "notebooks/solutions/07_triton_paged.py").read_text(encoding="utf-8"))
+SOURCE = solutions_of("07")["07.2"]
 interpreted = pytest.mark.skipif(triton_mode.MODE != "interpret", reason="the interpreter's own ways")
 
 
@@ -53,118 +49,47 @@ def launch(kernel, q, k, v, k_cache, v_cache, block_table, context_lens):
     return out
 
 
-HEAD = "import torch\nfrom roseinfer import triton_mode\ntl = triton_mode.language()\n"
+def kernel(*changes: tuple[str, str]):
+    """The solution's kernel with some texts in place of others."""
+    return solution("07.2", dict(changes), triton_mode=triton_mode, tl=triton_mode.language())
 
 
-@pytest.fixture
-def spoiled(tmp_path, monkeypatch):
-    """The solution's kernel with some texts in place of others, from a file: Triton reads a kernel's source."""
-
-    def make(*changes: tuple[str, str]):
-        (tmp_path / "spoiled_kernel.py").write_text(HEAD + edited(SOLUTIONS["07.2"], *changes))
-        monkeypatch.syspath_prepend(str(tmp_path))
-        monkeypatch.delitem(sys.modules, "spoiled_kernel", raising=False)
-        return importlib.import_module("spoiled_kernel").my_kernel
-
-    return make
-
-
-WRONG_KERNELS = {  # the mistake -> (what stands in the solution, what in its place), what is said
-    "total from 0": (("total = 1.0", "total = 0.0"), "nothing cached: the answer is v of the new token"),
-    "not scaled": (
-        (" * scale", ""),
-        "one full block each, the new token's score the largest: the scores are not multiplied",
-    ),
-    "the index for the id": (
-        (
-            "block = tl.load(block_table + seq * table_row + start // BLOCK_SIZE)",
-            "block = (seq * 0 + start // BLOCK_SIZE)",
-        ),
-        "the id stands in block_table",
-    ),
-    "values are keys": (("v_cache + at", "k_cache + at"), "cached keys are summed up where cached values should be"),
-    "acc not shrunk": (("acc = acc * shrink", "acc = acc"), "must shrink by exp(top - new_top)"),
-    "total not shrunk": (("total = total * shrink", "total = total"), "must shrink by exp(top - new_top)"),
-    "the first top to the end": (
-        ("new_top = tl.maximum(top, tl.max(scores, axis=0))", "new_top = top"),
-        "scores of a few hundred: NaN, and right for small scores: exp overflows past 88",
-    ),
-    "the tile's top alone": (
-        ("new_top = tl.maximum(top, tl.max(scores, axis=0))", "new_top = tl.max(scores, axis=0)"),
-        "scores of a few hundred: NaN, and right for small scores: exp overflows past 88. The new top is the larger of",
-    ),
-    "the new token's top forgotten after the first tile": (
-        (
-            "new_top = tl.maximum(top, tl.max(scores, axis=0))",
-            "new_top = tl.max(scores, axis=0)\n        if start == 0:\n            new_top = tl.maximum(top, new_top)",
-        ),
-        "scores of a few hundred: NaN, and right for small scores: exp overflows past 88. The new top is the larger of",
-    ),
-    "slots not masked": (
-        ("cached[:, None] & real", "(slot >= 0)[:, None] & real"),
-        "blocks that are not full: NaN came in",
-    ),
-    "values masked without other": (
-        ("v_cache + at, mask=readable, other=0.0", "v_cache + at, mask=readable"),
-        "blocks that are not full: NaN came in: a slot past the sequence's own context_lens was read, mask the loads",
-    ),
-    "the query masked without other": (
-        ("tl.load(q + q_at, mask=real, other=0.0)", "tl.load(q + q_at, mask=real)"),
-        "padded to 128: NaN came in: mask every load and the store with dim < HEAD_DIM, and give the loads other=0.0",
-    ),
-    "masked slots score 0": ((', float("-inf"))', ", 0.0)"), "their score must be -inf"),
-    "last cached token left out": (
-        ("start + slot < num_cached", "start + slot < num_cached - 1"),
-        "last cached token is left out",
-    ),
-    "a token too many": (("start + slot < num_cached", "start + slot <= num_cached"), "NaN came in"),
-    "first block again and again": (
-        ("seq * table_row + start // BLOCK_SIZE", "seq * table_row"),
-        "every tile reads the sequence's first block",
-    ),
-    "first sequence's row": (
-        ("block_table + seq * table_row", "block_table"),
-        "every sequence reads the first sequence's blocks",
-    ),
-    "KV heads dealt out": (
-        ("head // (NUM_HEADS // NUM_KV_HEADS)", "head % NUM_KV_HEADS"),
-        "3 query heads each: a wrong KV head",
-    ),
+WRONG_KERNELS = {why: (tuple(changes.items()), why) for why, changes in KERNEL_MISTAKES.items()} | {
     "store not masked": (
-        ("(acc / total).to(out.dtype.element_ty), mask=real", "(acc / total).to(out.dtype.element_ty)"),
+        [("(acc / total).to(out.dtype.element_ty), mask=real", "(acc / total).to(out.dtype.element_ty)")],
         "a store goes outside of every tensor; nearest is out",
     ),
-    "padded width for stride": (("* HEAD_DIM + dim[None, :]", "* DIM_PAD + dim[None, :]"), "a head size of 80"),
+    "padded width for stride": (
+        [("* HEAD_DIM + dim[None, :]", "* DIM_PAD + dim[None, :]")],
+        "D=12, blocks of 2, bf16: 24 of 24 values are NaN",
+    ),
     "blocks of 16": (
-        ("// BLOCK_SIZE", "// 16"),
+        [("// BLOCK_SIZE", "// 16")],
         "context_lens=[4], H=2, H_kv=2, D=12, blocks of 2, fp32: 24 of 24 values differ",
     ),
     "4 tiles at most": (
-        ("range(0, num_cached, BLOCK_SIZE)", "range(0, min(num_cached, 4 * BLOCK_SIZE), BLOCK_SIZE)"),
+        [("range(0, num_cached, BLOCK_SIZE)", "range(0, min(num_cached, 4 * BLOCK_SIZE), BLOCK_SIZE)")],
         "context_lens=[40], H=1, H_kv=1, D=16, blocks of 4, fp32: 16 of 16 values differ",
     ),
     "rows as wide as needed": (
-        ("seq * table_row", "seq * (1 + (num_cached + BLOCK_SIZE - 1) // BLOCK_SIZE)"),
-        "several full blocks: right for one tile: each tile goes on from the top, total and acc of the one before it, "
-        "and reads the block in its own column of row `seq`",
+        [("seq * table_row", "seq * (1 + (num_cached + BLOCK_SIZE - 1) // BLOCK_SIZE)")],
+        "context_lens=[1, 1], H=2, H_kv=2, D=12, blocks of 2, fp32: 24 of 48 values differ, first at (1, 0, 0)",
     ),
     "the pool written": (
-        (
-            "    total = 1.0",
-            "    total = 1.0\n    tl.store(k_cache + new_at - new_at + dim, new_k, mask=real)",
-        ),
+        [("    total = 1.0", "    total = 1.0\n    tl.store(k_cache + new_at - new_at + dim, new_k, mask=real)")],
         "k_cache was handed in, and you have changed it: attention only reads",
     ),
     "pairs of heads": (
-        ("(NUM_HEADS // NUM_KV_HEADS)", "min(NUM_HEADS // NUM_KV_HEADS, 3)"),
+        [("(NUM_HEADS // NUM_KV_HEADS)", "min(NUM_HEADS // NUM_KV_HEADS, 3)")],
         "context_lens=[33, 3], H=7, H_kv=1, D=8, blocks of 32, fp32: a load goes outside of every tensor; nearest is k",
     ),
     "keys loaded twice": (
-        (
-            "values = tl.load(v_cache + at, mask=readable, other=0.0).to(tl.float32)",
-            "values = tl.load(v_cache + at, mask=readable, other=0.0).to(tl.float32)\n"
-            "        keys = tl.load(k_cache + at, mask=readable, other=0.0).to(tl.float32)",
-        ),
+        [
+            (
+                "        scores = ",
+                "        keys = tl.load(k_cache + at, mask=readable, other=0.0).to(tl.float32)\n        scores = ",
+            )
+        ],
         "loaded 4 times for 2 query heads; the budget is 2",
     ),
 }
@@ -172,12 +97,12 @@ WRONG_KERNELS = {  # the mistake -> (what stands in the solution, what in its pl
 
 @interpreted
 @wrong_cases("07.2", WRONG_KERNELS)
-def test_a_wrong_kernel(spoiled, answer, message):
-    assert_refused("07.2", spoiled(answer), message, launch=launch)
+def test_a_wrong_kernel(answer, message):
+    assert_refused("07.2", kernel(*answer), message, launch=launch)
 
 
 TOKEN_BY_TOKEN = (
-    SOLUTIONS["07.2"][: SOLUTIONS["07.2"].index("    num_cached = ")]
+    SOURCE[: SOURCE.index("    num_cached = ")]
     + """
     num_cached = tl.load(context_lens + seq)
     for token in range(0, num_cached):
@@ -195,8 +120,7 @@ TOKEN_BY_TOKEN = (
 
 
 RIGHT_KERNELS = {  # what stands in the solution, and what in its place
-    "the solution": [],
-    "token by token": [(SOLUTIONS["07.2"], TOKEN_BY_TOKEN)],
+    "token by token": [(SOURCE, TOKEN_BY_TOKEN)],
     "scaled late, in other forms": [
         (".to(tl.float32) * scale", ".to(tl.float32)"),
         ("query * new_k", "query * scale * new_k"),
@@ -208,15 +132,15 @@ RIGHT_KERNELS = {  # what stands in the solution, and what in its place
 
 @interpreted
 @right_cases("07.2", RIGHT_KERNELS)
-def test_a_right_kernel(spoiled, answer):
-    assert_accepted("07.2", spoiled(*answer), launch=launch)
+def test_a_right_kernel(answer):
+    assert_accepted("07.2", kernel(*answer), launch=launch)
 
 
 @interpreted
 @pytest.mark.parametrize(
     "scale_last", [False, True], ids=["the interpreter raises", "the interpreter gives wrong numbers"]
 )
-def test_a_kernel_that_does_not_upcast(spoiled, scale_last):
+def test_a_kernel_that_does_not_upcast(scale_last):
     changes = [(".to(tl.float32)", "")]
     if scale_last:  # the scale, fp32, would upcast the query after all
         changes += [
@@ -224,52 +148,34 @@ def test_a_kernel_that_does_not_upcast(spoiled, scale_last):
             ("top = tl.sum(query * new_k, axis=0)", "top = tl.sum(query * new_k, axis=0) * scale"),
         ]
         changes += [("keys, axis=1)", "keys, axis=1).to(tl.float32) * scale")]
-    verdict = check("07.2", spoiled(*changes), launch=launch)
-    assert "bf16: " in repr(verdict) and "right in fp32: upcast after every load" in repr(verdict)
+    verdict = check("07.2", kernel(*changes), launch=launch)
+    assert "bf16: " in repr(verdict) and "right in fp32? Then upcast after every load" in repr(verdict)
 
 
-def test_a_stub_is_not_attempted_and_a_plain_function_is_no_kernel(spoiled):
+def test_a_stub_is_not_attempted_and_a_plain_function_is_no_kernel():
     def plain(out, q):
         return out + q
 
-    body = SOLUTIONS["07.2"].partition("# fmt: skip\n")[2]
-    assert repr(check("07.2", spoiled((body, "    ...\n")), launch=launch)) == "07.2 not attempted"
+    body = SOURCE.partition("# fmt: skip\n")[2]
+    assert repr(check("07.2", kernel((body, "    ...\n")), launch=launch)) == "07.2 not attempted"
     assert "decorate the function with @triton_mode.jit" in repr(check("07.2", plain, launch=launch))
 
 
 @interpreted
-def test_an_error_in_a_kernel_is_the_learners_own(spoiled):
-    verdict = check("07.2", spoiled(("slot[:, None]", "slots[:, None]")), launch=launch)
+def test_an_error_in_a_kernel_is_the_learners_own():
+    verdict = check("07.2", kernel(("slot[:, None]", "slots[:, None]")), launch=launch)
     assert "NameError: name 'slots' is not defined" in repr(verdict)
 
 
-@pytest.mark.parametrize("trial", trials(), ids=lambda trial: re.sub(r"\W+", "-", trial.name))
-def test_every_trial_is_one_that_the_reference_passes(trial):
-    case = trial.make()
-    got = paged_attention_reference(*case)
-    torch.testing.assert_close(got.double().cpu(), plain_attention(case), atol=3e-2, rtol=3e-2)
-
-
-def test_the_trials_tell_all_mistakes_apart():
-    """Each mistake changes the answer of some trial, and no two give the same answer wherever they do."""
-    cases = [trial.make() for trial in trials()]
-    right = [plain_attention(case) for case in cases]
-    seen = {}
-    for mistake in MISTAKES:
-        made = [plain_attention(case, mistake) for case in cases]
-        changed = [i for i, (a, b) in enumerate(zip(made, right, strict=True)) if not torch.allclose(a, b, atol=1e-2)]
-        assert changed, mistake
-        seen[mistake] = made
-    first, *others = [torch.cat([t.flatten() for t in made]) for made in seen.values()]
-    for other in others:
-        assert not torch.allclose(first, other, equal_nan=True)
+def test_plain_attention_is_the_references():
+    attention_comparison(BATCHES, {})(paged_attention_reference)
 
 
 @interpreted
-def test_a_guarded_kernel_may_touch_its_own_tensors_only(spoiled):
+def test_a_guarded_kernel_may_touch_its_own_tensors_only():
     case = paged_case([20, 3])
-    torch.testing.assert_close(launch(GuardedKernel(spoiled()), *case), paged_attention_reference(*case))
-    wrong = spoiled(("block * BLOCK_SIZE", "(block + 10_000_000) * BLOCK_SIZE"))
+    torch.testing.assert_close(launch(GuardedKernel(kernel()), *case), paged_attention_reference(*case))
+    wrong = kernel(("block * BLOCK_SIZE", "(block + 10_000_000) * BLOCK_SIZE"))
     with pytest.raises(Exception) as caught:
         launch(GuardedKernel(wrong), *case)
     assert isinstance(caught.value.__cause__, OutOfBounds)
