@@ -109,14 +109,16 @@ def _store_with(answer: Callable[..., object], bits: list[int], shape: tuple[int
     return got
 
 
-def _explain_bits(got: object, want: np.ndarray) -> str | None:
-    if not isinstance(got, (np.ndarray, np.generic)):
-        return "got None: is a `return` missing?" if got is None else f"expected a NumPy array, got {type(got).__name__}"
+def _explain_bits(got: Any, want: np.ndarray) -> str | None:
+    if got is None:
+        return "got None: is a `return` missing?"
+    if not hasattr(got, "dtype") or torch.is_tensor(got):
+        return f"expected a NumPy array, got {type(got).__name__}"
     if got.dtype != np.uint16:
         return f"dtype {got.dtype}, expected uint16: the bits, not the numbers"
     if got.shape != want.shape:
         return f"shape {got.shape}, expected {want.shape}"
-    is_nan, also_nan = ((bits & 0x7FFF) > 0x7F80 for bits in (want, got))
+    is_nan, also_nan = (np.asarray((bits & 0x7FFF) > 0x7F80) for bits in (want, got))
     wrong = np.argwhere((got != want) & ~(is_nan & also_nan))
     if not len(wrong):
         return None
