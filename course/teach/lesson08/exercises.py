@@ -133,9 +133,8 @@ def room_that_doubles(answer: type) -> None:
         raise Wrong("the values are right, but kv() copies: return slices of the tensors, self.keys[:, : self.length]")
     room = _made(answer, 2, 4, torch.bfloat16, device="meta")
     for n in (5, 20, 1):
-        _on_meta(
-            f"a room takes {n} tokens", lambda n=n: room.append(*torch.empty(2, n, 2, 4, device="meta").bfloat16())
-        )
+        tokens = torch.empty(2, n, 2, 4, dtype=torch.bfloat16, device="meta")
+        _on_meta(f"a room takes {n} tokens", partial(room.append, *tokens))
     _on_meta("kv", room.kv)
 
 

@@ -112,15 +112,15 @@ def _fill_with(answer: Callable[..., object], new: list[int], missing: int, dumm
         if handed.get(name) is not array:
             raise Wrong(f"inputs[{name!r}] is another array now, but the graph reads the one that it was: write there")
     require_unchanged(before, map(torch.tensor, own), READ, ": the batch's own part")
-    slots, starts, lengths, tables = (
+    written, ends, contexts, rows = (
         torch.from_numpy(array[len(part) : len(part) + missing]) for array, part in zip(arrays, own, strict=True)
     )
-    in_block = (lengths >= 1) & (lengths <= size)
+    in_block = (contexts >= 1) & (contexts <= size)
     return {
-        "blocks that slot_mapping writes to": slots // size,
-        "query_start": starts,
-        "context_lens": lengths.masked_fill(in_block, 1),
-        "block_tables, first column": tables[:, 0],
+        "blocks that slot_mapping writes to": written // size,
+        "query_start": ends,
+        "context_lens": contexts.masked_fill(in_block, 1),
+        "block_tables, first column": rows[:, 0],
     }
 
 
@@ -299,7 +299,7 @@ def _judge_warm(answer: Any, num_layers: int, max_num_seqs: int) -> None:
             raise Wrong(f"self.graphs[{bucket}] is of type {type(graph).__name__}, expected a graph made by capture")
         if (rows := len(graph.replay()[0])) != bucket:
             raise Wrong(f"the graph for {bucket} computes {rows} rows, expected {bucket}")
-        graph.replay = Mock(wraps=graph.replay)
+        graphs[bucket].replay = Mock(wraps=graph.replay)
     prompts = [[3 + i] * (1 + i % 3) for i in range(max(GROWING))]
     seqs = begin(stage, prompts, SamplingParams(max_tokens=len(GROWING) + 2, ignore_eos=True))
     for size in GROWING:
