@@ -2,85 +2,228 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from random import Random
 from typing import Any
 
 import torch
 
 from course.contract import bytes_held
+from course.contract.small_models import small_model
 from roseinfer.models import Model
 from roseinfer.profiling import bytes_copied
-from roseinfer.stage import Stage
+from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.stage import PromptAttention, Stage
 
+from ..exercises.as_solved import as_solved_by_name
 from ..exercises.contract_check import require_contract
-from ..exercises.exercise import exercise
-from ..exercises.stage_checks import equal_step, require_stage, require_tokens
+from ..exercises.drawn import Comparison, draw
+from ..exercises.exercise import exercise, register
+from ..exercises.explain import explain_tensor
+from ..exercises.solutions import solution
+from ..exercises.stage_checks import equal_step, require_sizes, require_stage, require_tokens
+from ..exercises.tensor_checks import explain_exactly, named_tensors, require_unchanged
 from ..exercises.wrong import Wrong
-from .half_stage_checks import require_free, require_own_device, require_prompts, require_sizes, require_torn_prefills
-from .room_checks import H_KV, TOKENS_KEPT, D, make_room, require_device, require_rooms_apart
 
-TOKENS = 500
+# 08.2
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64}
+ELSEWHERE = 99.0  # what another room keeps, and what the caller writes into its own tensors later
 MOST_COPIED = 3  # bytes copied for each byte kept, however the tokens come
-FIRST = 16  # tokens, the capacity of a new room
+
+Appends = tuple[list[int], int, int, str]  # tokens of each append, H_kv, D, dtype
 
 
-@exercise("08.2", TOKENS_KEPT)
+def _draw_appends(rng: Random) -> Appends:
+    prompt = rng.choice((1, 15, 16, 17, 31, 33, 64, 65, rng.randint(2, 40)))
+    steps = [rng.choice((1, 1, 1, rng.randint(2, 20))) for _ in range(rng.randint(0, 4))]
+    return [prompt, *steps], rng.randint(1, 3), rng.choice((2, 4, 5)), rng.choice(tuple(DTYPES))
+
+
+APPENDS: list[Appends] = [
+    ([5], 2, 4, "fp32"),
+    ([16, 1], 2, 4, "fp32"),
+    ([1] * 100, 1, 2, "fp32"),
+    ([79, 2], 1, 2, "fp32"),
+    ([600, 1], 1, 2, "fp32"),
+    *draw(_draw_appends),
+]
+
+
+def _made(room_class: Any, heads: int, dim: int, dtype: torch.dtype, device: str = "cpu") -> Any:
+    return room_class(num_kv_heads=heads, head_dim=dim, dtype=dtype, device=torch.device(device))
+
+
+def _append_to(room_class: Any, counts: list[int], heads: int, dim: int, dtype: str) -> dict[str, Any]:
+    """Append k and v [N, H_kv, D], cut from one tensor as a model does it; and other tokens to another room."""
+    generator = torch.Generator().manual_seed(sum(counts))
+    room, other = (_made(room_class, heads, dim, DTYPES[dtype]) for _ in range(2))
+    for n in counts:
+        both = torch.randn(n, 2 * heads, dim, generator=generator).to(DTYPES[dtype])
+        before, handed = ([made[:, :heads], made[:, heads:]] for made in (both.clone(), both))
+        room.append(*handed)
+        require_unchanged(before, handed, ("k", "v"))
+        both.fill_(ELSEWHERE)
+        other.append(*handed)
+    return {**named_tensors(room.kv(), "k", "v"), "memory": bytes_held(room)}
+
+
+def _explain_memory(got: int, want: int) -> str | None:
+    return None if got == want else f"the room holds {got:,} bytes, expected {want:,}"
+
+
+SLICES = "self.keys[:, : self.length], self.values[:, : self.length]"
+KEPT = """        if not self.length:
+            self.keys, self.values, self.length = k.transpose(0, 1), v.transpose(0, 1), k.size(0)
+            return
+"""
+KEPT_MISTAKES = {
+    "it changed with the tensor that was appended, after the call: copy the tokens, do not keep the tensor": {
+        "        end = self.length + k.size(0)\n": KEPT + "        end = self.length + k.size(0)\n"
+    },
+    "when a room grows, copy its tokens to the new tensors": {
+        "old.new_empty": "old.new_zeros",
+        "new[:, : self.length] = old[:, : self.length]": "pass",
+    },
+    "kv gives the tokens alone, not the whole room": {
+        SLICES: "self.keys, self.values",
+        "torch.empty": "torch.zeros",
+        "new_empty": "new_zeros",
+    },
+}
+MEMORY_MISTAKES = {
+    "it doubles, and does not grow by the same amount each time": {"capacity *= 2": "capacity += 16"},
+    "it doubles until the tokens fit, also when many come at once": {
+        "while capacity < num_tokens:\n                capacity *= 2": "capacity = max(2 * capacity, num_tokens)"
+    },
+    "it grows when it is full, and not before": {
+        "num_tokens > capacity": "num_tokens >= capacity",
+        "< num_t": "<= num_t",
+    },
+    "it begins with room for 16 tokens": {"num_kv_heads, 16,": "num_kv_heads, 64,"},
+}
+SOLVED = partial(as_solved_by_name, "08.2", call=_append_to, torch=torch)
+VALUES = {SLICES: "self.values[:, : self.length], self.keys[:, : self.length]"}
+KEEPS = {
+    "k": {"these are the values, not the keys": VALUES, **KEPT_MISTAKES},
+    "v": {"these are the keys, not the values": VALUES, **KEPT_MISTAKES},
+}
+ROOMS = Comparison(
+    APPENDS,
+    SOLVED(KEEPS, explain_exactly) | SOLVED({"memory": MEMORY_MISTAKES}, _explain_memory),
+    lambda counts, heads, dim, dtype: f"appended {', '.join(map(str, counts))} tokens, H_kv={heads}, D={dim}, {dtype}",
+    call=_append_to,
+)
+
+
+@exercise("08.2", ROOMS)
 def room_that_doubles(answer: type) -> None:
     if not isinstance(answer, type):
         raise Wrong(f"you give {answer!r}, expected the class Room")
-    require_rooms_apart(answer)
-    TOKENS_KEPT(answer)
-    require_device(answer)
-    room, token = make_room(answer), 2 * H_KV * D * torch.float32.itemsize
-    k, v = torch.randn(2, 1, H_KV, D, generator=torch.Generator().manual_seed(0))
-    copied = bytes_copied(lambda: [room.append(k, v) for _ in range(TOKENS)]).copied
+    ROOMS(answer)
+    room, (k, v) = _made(answer, 2, 4, torch.float32), torch.ones(2, 1, 2, 4)
+    copied = bytes_copied(lambda: [room.append(k, v) for _ in range(500)]).copied / 500 / (k.nbytes + v.nbytes)
+    if copied > MOST_COPIED:
+        raise Wrong(
+            f"the values are right, but 500 tokens, one by one, copy {copied:.1f} bytes for each byte kept; the budget "
+            f"is {MOST_COPIED}"
+        )
     if bytes_copied(room.kv).copied:
         raise Wrong("the values are right, but kv() copies: return slices of the tensors, self.keys[:, : self.length]")
-    if copied > MOST_COPIED * TOKENS * token:
+    room = _made(answer, 2, 4, torch.bfloat16, device="meta")
+    for n in (5, 20, 1):
+        tokens = torch.empty(2, n, 2, 4, dtype=torch.bfloat16, device="meta")
+        _on_meta(f"a room takes {n} tokens", partial(room.append, *tokens))
+    _on_meta("kv", room.kv)
+
+
+def _on_meta(what: str, call: Callable[[], Any]) -> None:
+    """Raise Wrong unless all is on the meta device. It has no memory, so no tensor on the CPU is filled from it."""
+    try:
+        tensors = call() or ()
+    except Exception as error:
         raise Wrong(
-            f"the values are right, but {TOKENS} tokens, one by one, copy {copied / TOKENS / token:.1f} bytes for each "
-            f"byte kept; the budget is {MOST_COPIED}. Does the room double, or grow by the same amount each time?"
-        )
-    _require_doubling(answer)
+            f"device='meta': {what}, and {type(error).__name__}: {error}. Make every tensor with device=device, also "
+            "when a room grows"
+        ) from error
+    if any(tensor.device.type != "meta" for tensor in tensors):
+        raise Wrong(f"device='meta': {what} gives a tensor on another device")
 
 
-def _require_doubling(room_class: type) -> None:
-    """Raise Wrong unless a room is for FIRST tokens, and for twice as many until those that come fit."""
-    for appends in ([1] * TOKENS, [5 * FIRST - 1, 2]):
-        room, capacity, num_tokens = make_room(room_class), FIRST, 0
-        for number in appends:
-            token = torch.zeros(number, H_KV, D)
-            room.append(token, token)
-            num_tokens += number
-            while capacity < num_tokens:
-                capacity *= 2
-            held, expected = bytes_held(room), 2 * capacity * H_KV * D * token.itemsize
-            if held != expected:
-                raise Wrong(
-                    f"the values are right, but with {num_tokens} tokens, {number} of them just appended, the room "
-                    f"holds {held:,} bytes, expected {expected:,}, K and V of {capacity} tokens: it begins with "
-                    f"{FIRST}, and doubles until they fit"
-                )
+# 08.3
+
+# Of prefills and frees; the others try a decode step.
+HALF = (
+    "One sequence",
+    "Every block comes back",
+    "Block edges",
+    "Odd shapes",
+    "Half precision",
+    "Freeing twice is refused",
+    "Prefilled again",
+    "Neighbours come and go",
+    "Errors and Ctrl-C free everything",
+    "Memory comes back",
+)
 
 
 @exercise("08.3")
 def prompt_in_sequence_out(answer: type[Stage], model: Model) -> None:
+    """Check the rooms of two prompts; then the contract, with the decode step of the solution of 08.4."""
     require_stage(answer)
-    half = type(answer.__name__, (answer,), {"build": _missing, "append": _missing})
-    require_sizes(half, model)
-    require_prompts(half, model)
-    require_free(half, model)
-    require_torn_prefills(half, model)
-    require_own_device(half)
+    mine = solution("08.4", torch=torch, F=torch.nn.functional, Contiguous=answer)
+    members = {"build": mine.build, "append": mine.append, "__module__": answer.__module__}
+    whole: Any = type(answer.__name__, (answer,), members)
+    stage = whole(model, num_blocks=6, block_size=8, max_num_seqs=3)
+    require_sizes(stage, num_free_blocks=6, block_size=8, max_num_seqs=3)
+    seqs = [Sequence([3 + i] * n, SamplingParams()) for i, n in enumerate((5, 9))]
+    for seq in seqs:
+        stage.prefill(seq)
+    for i, seq in enumerate(seqs):
+        _require_rooms(stage, seq, f"prompt {i} of {len(seqs)}")
+    stage.free(seqs[0])
+    if seqs[0].seq_id in stage.rooms:
+        raise Wrong("after free the sequence's rooms are still in self.rooms: their memory is never freed")
+    require_contract(whole, HALF)
+    stage = whole(small_model().to("meta"), num_blocks=8)
+    seq = Sequence([5, 6, 7], SamplingParams())
+    _on_meta("a model there has a prompt", lambda: [stage.prefill(seq)])
+    _on_meta("a room", lambda: [tensor for room in stage.rooms[seq.seq_id] for tensor in room.kv()])
 
 
-def _missing(*_: Any) -> None:
-    raise Wrong("build and append are not called in a prefill")
+@torch.inference_mode()
+def _require_rooms(stage: Any, seq: Sequence, which: str) -> None:
+    """Raise Wrong unless the sequence's rooms hold K and V of its prompt, layer by layer."""
+    attend, device = PromptAttention(), stage.model.device
+    stage.model(torch.tensor(seq.token_ids, device=device), torch.arange(len(seq), device=device), attend)
+    rooms, right = stage.rooms.get(seq.seq_id, ()), [[kv.transpose(0, 1) for kv in pair] for pair in attend.keys_values]
+    if len(rooms) != len(right):
+        raise Wrong(f"{which}: self.rooms[seq.seq_id] has {len(rooms)} rooms, expected {len(right)}, one per layer")
+    known = {
+        f"layer {i}'s {name}": kv
+        for i, pair in enumerate(right)
+        for name, kv in zip(("keys", "values"), pair, strict=True)
+    }
+    for layer, room in enumerate(rooms):
+        for (name, got), want in zip(named_tensors(room.kv(), "keys", "values").items(), right[layer], strict=True):
+            if message := explain_tensor(got, want):
+                what = [f"these are {other}" for other, kv in known.items() if explain_tensor(got, kv) is None]
+                raise Wrong(f"{which}: layer {layer}'s {name}: {(what or [message])[0]}")
 
 
-@exercise("08.4")
-def decode_step_of_your_own(answer: type[Stage], model: Model) -> None:
+# 08.1, 08.4 and 08.5
+
+
+def _require_whole(answer: type[Stage], model: Model) -> None:
     require_stage(answer)
     require_contract(answer)
+
+
+register("08.1", _require_whole)
+register("08.4", _require_whole)
+
+STEPS = ((1, 20), (4, 100), (2, 170), (9, 40), (17, 30))  # sequences, and tokens of each
 
 
 @exercise("08.5")
@@ -89,15 +232,6 @@ def contender(answer: type[Stage], model: Model) -> None:
     for num_seqs, num_tokens in STEPS:
         _require_no_copies(answer, model, num_seqs, num_tokens)
     require_contract(answer)
-
-
-@exercise("08.1")
-def draft_with_four_mistakes(answer: type[Stage], model: Model) -> None:
-    require_stage(answer)
-    require_contract(answer)
-
-
-STEPS = ((1, 20), (4, 100), (2, 170), (9, 40), (17, 30))  # sequences, and tokens of each
 
 
 def _require_no_copies(stage_class: type[Stage], model: Model, num_seqs: int, num_tokens: int) -> None:

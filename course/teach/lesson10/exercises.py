@@ -45,30 +45,10 @@ def _draw_flat(rng: Random) -> Flat:
 
 FLAT_BATCHES: list[Flat] = [
     ([[3]], [2], [1], 4),  # one new token
-    ([[2]], [0], [3], 4),  # a prompt
-    ([[5, 2]], [3], [3], 4),  # a chunk across an edge
-    ([[4], [1]], [1, 0], [1, 2], 4),
-    ([[4, 0], [1], [7, 3, 6]], [4, 0, 9], [1, 2, 3], 4),
     ([[2, 5], [2, 3]], [4, 4], [1, 1], 4),  # a block that two sequences share
     ([[0], *([*range(i + 40, i, -1)] for i in range(20))], [1] + [70] * 20, [1] + [10] * 20, 2),
     *draw(_draw_flat),
 ]
-
-
-def _each(cached: list[int], new: list[int]) -> list[tuple[int, int]]:
-    """List (sequence, position) of each token of the flat batch."""
-    return [(i, c + j) for i, (c, n) in enumerate(zip(cached, new, strict=True)) for j in range(n)]
-
-
-def _per_token(rule: Callable[[list[int], int, int], int]) -> Callable[..., list[int]]:
-    """Apply a rule to each token of a batch: rule(the sequence's blocks, the token's position, block_size)."""
-    return lambda blocks, cached, new, size: [rule(blocks[i], position, size) for i, position in _each(cached, new)]
-
-
-def _starts(blocks: list[list[int]], cached: list[int], new: list[int], size: int) -> list[int]:
-    return [sum(new[:i]) for i in range(len(new) + 1)]
-
-
 FLAT_MISTAKES = {
     "positions": {
         "every sequence counts from 0: the cached tokens come before the new ones": {
@@ -123,17 +103,13 @@ def _draw_written(rng: Random) -> Written:
 
 WRITTEN: list[Written] = [
     ([(0, 1)], 1, 1, 4, 8, "fp32", 1),
-    ([(3, 1)], 1, 1, 4, 8, "fp32", 1),  # a new token
-    ([(0, 3)], 1, 1, 4, 8, "fp32", 1),  # a prompt
-    ([(2, 3)], 1, 1, 4, 8, "fp32", 1),  # a chunk
-    ([(7, 1), (0, 9), (3, 4)], 2, 1, 4, 4, "fp32", 1),  # a mixture, over several blocks
-    ([(9, 2), (1, 1)], 2, 2, 4, 8, "fp32", 1),  # query heads that share KV heads
-    ([(9, 2)], 2, 2, 4, 8, "bf16", 1),
+    ([(3, 1)], 1, 1, 4, 8, "fp32", 1),
     ([(9, 2), (0, 3)], 1, 2, 4, 8, "fp32", 128),  # scores of a few hundred: exp overflows past 88
-    ([(9, 2), (1, 1)], 2, 2, 4, 8, "fp32", 2),  # a batch of the same shape as one before
+    *(([(9, 2), (1, 1)], 2, 2, 4, 8, "fp32", times) for times in (1, 2)),  # two batches of one shape
     ([(300, 2), (0, 150)], 1, 1, 2, 4, "fp32", 1),
     *draw(_draw_written),
 ]
+describe_written = inputs("(cached, new)", "H_kv", "H // H_kv", "D", "block_size", "dtype", "q times")
 
 
 def _case_of(
@@ -151,14 +127,6 @@ def _case_of(
         dtype=DTYPES[dtype],
     )
     return case._replace(q=case.q * times)
-
-
-def _describe_written(
-    sequences: list[tuple[int, int]], heads: int, group: int, head_dim: int, block_size: int, dtype: str, times: int
-) -> str:
-    tokens = ", ".join(f"{cached} cached and {new} new" for cached, new in sequences)
-    shape = f"sequences with {tokens}; H={heads * group}, H_kv={heads}, D={head_dim}, blocks of {block_size}, {dtype}"
-    return shape + (f", scores {times} times as large (exp overflows past 88)" if times > 88 else "")
 
 
 def _run_on(answer: Callable[..., Tensor], case: FlatCase) -> dict[str, Tensor]:
@@ -222,7 +190,7 @@ ATTEND_MISTAKES = {
 }
 SOLVED = partial(as_solved_by_name, "10.2", call=_run_exactly, torch=torch, F=F)
 WRITE_THEN_ATTEND = SOLVED(POOL_MISTAKES, _explain_pool) | SOLVED({"attention": ATTEND_MISTAKES}, _explain_attention)
-register("10.2", Comparison(WRITTEN, WRITE_THEN_ATTEND, _describe_written, call=_run_on_case))
+register("10.2", Comparison(WRITTEN, WRITE_THEN_ATTEND, describe_written, call=_run_on_case))
 
 
 # 10.3

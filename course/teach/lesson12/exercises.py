@@ -34,8 +34,7 @@ def _draw_shape(rng: Random) -> tuple[int, int, int, int]:
 
 
 SHAPES = [
-    *((*shape, bits) for shape in ((1, 8, 20), (4, 192, 2_048)) for bits in (32, 16, 8, 4)),
-    (12, 768, 50_256, 8),
+    *((1, 8, 20, bits) for bits in (32, 16, 8, 4)),
     *draw(_draw_shape),
 ]
 ROWS_OF_ALL = "num_layers * (3 + 1 + 4 + 1) * width + vocab_size"
@@ -148,10 +147,6 @@ PRODUCT_MISTAKES = {
     "the scales of the matrix are missing": {"out * scales": "out"},
     f"what is left after the last full {GROUP} is missing": {"[:, None]": "[:, None] * (len(group[0]) == 64)"},
     "int8 @ int8 wraps around: convert both first": {".int()": ""},
-    "each group has a scale of its own; you multiply all of them by the first one's": {
-        "group_scales[:, None]": "quantize(x[:, :64])[1][:, None]"
-    },
-    "the scales of x are missing": {" * group_scales[:, None]": ""},
 }
 
 

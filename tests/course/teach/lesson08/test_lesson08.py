@@ -3,76 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 
+import torch
 from lesson08_solutions import Contiguous, OneTensor, Room
-from wrong_answers import changed, right_answers, wrong_answers
+from wrong_answers import right_answers, wrong_answers
 
+from course.teach.exercises.solutions import solution
 from roseinfer.stage import Stage
 
-
-def writing(turn):
-    """turn(config, k, v): the keys and values that are written."""
-
-    def write_prompt(stage, seq, layer, k, v):
-        Contiguous.write_prompt(stage, seq, layer, *turn(stage.config, k, v))
-
-    return changed(Contiguous, write_prompt=write_prompt)
-
-
-def freeing(free):
-    return changed(Contiguous, free=free)
-
-
-def free_rooms_first(stage, seq):
-    del stage.rooms[seq.seq_id]
-    Stage.free(stage, seq)
-
-
-def free_and_delete(stage, seq):
-    Stage.free(stage, seq)
-    del stage.rooms[seq.seq_id]
-
-
-def free_all(stage, seq):
-    Stage.free(stage, seq)
-    stage.rooms.clear()
-
-
-class OneRoom(Contiguous):
-    def write_prompt(self, seq, layer, k, v):
-        super().write_prompt(seq, layer, k, v)
-        self.rooms[seq.seq_id] = [self.rooms[seq.seq_id][0]] * (layer + 1)
-
-
-class LastLayer(Contiguous):
-    def write_prompt(self, seq, layer, k, v):
-        self.rooms.pop(seq.seq_id, None)
-        super().write_prompt(seq, layer, k, v)
-
-
-class CpuRooms(Contiguous):
-    def write_prompt(self, seq, layer, k, v):
-        c = self.config
-        room = Room(num_kv_heads=c.num_kv_heads, head_dim=c.head_dim, dtype=k.dtype, device="cpu")
-        room.append(k, v)
-        self.rooms.setdefault(seq.seq_id, []).append(room)
-
-
-class OtherSizes(Contiguous):
-    def __init__(self, model, *, num_blocks, block_size=64, max_num_seqs=64):
-        Stage.__init__(self, model, num_blocks=num_blocks, block_size=max_num_seqs, max_num_seqs=max_num_seqs)
-        self.rooms = {}
-
-
-class DropsSizes(Contiguous):
-    def __init__(self, model, *, num_blocks, block_size=64, max_num_seqs=64):
-        super().__init__(model, num_blocks=num_blocks, block_size=block_size)
-
-
-class TwoLayers(Contiguous):
-    def write_prompt(self, seq, layer, k, v):
-        super().write_prompt(seq, layer, k, v)
-        del self.rooms[seq.seq_id][2:]
+half_with = partial(solution, "08.3", __name__=__name__, torch=torch, Stage=Stage, Room=Room)
+FREE_BLOCKS, FREE_ROOMS, KEPT = "        super().free(seq)\n", "self.rooms.pop(seq.seq_id, None)", "append(room)"
 
 
 class AllAtOnce(Contiguous):
@@ -108,70 +49,58 @@ class WithDefaults(Stage):
     build = append = None
 
 
-RIGHT_HALVES = {
-    "all at once": AllAtOnce,
-    "defaultdict": WithDefaults,
-    "inherited": changed(Contiguous),
-}
-
-
-test_right_halves = right_answers("08.3", RIGHT_HALVES, model="small")
+test_right_halves = right_answers("08.3", {"all at once": AllAtOnce, "defaultdict": WithDefaults}, model="small")
 
 
 test_wrong_halves = wrong_answers(
     "08.3",
     {
-        "one room for all layers": (OneRoom, "prompt 0 of 2 (5 tokens), layer 1: k: these are layer 0's keys"),
+        "one room for all layers": (
+            half_with({KEPT: f"{KEPT}; self.rooms[seq.seq_id] = self.rooms[seq.seq_id][:1] * (layer + 1)"}),
+            "prompt 0 of 2: layer 1's keys: these are layer 0's keys",
+        ),
         "the last layer alone": (
-            LastLayer,
-            "self.rooms[seq.seq_id] holds 1 rooms, expected a list of 2, one per layer",
+            half_with({"        c = self.config\n": f"        {FREE_ROOMS}\n        c = self.config\n"}),
+            "self.rooms[seq.seq_id] has 1 rooms, expected 2, one per layer",
         ),
         "keys and values swapped": (
-            writing(lambda config, k, v: (v, k)),
-            "prompt 0 of 2 (5 tokens), layer 0: k: these are the values",
+            half_with({"append(k, v)": "append(v, k)"}),
+            "prompt 0 of 2: layer 0's keys: these are layer 0's values",
         ),
-        "nothing kept": (
-            changed(Contiguous, write_prompt=lambda *prompt: None),
-            "self.rooms[seq.seq_id] holds nothing, expected a list of 2",
-        ),
-        "blocks kept": (
-            freeing(lambda stage, seq: stage.rooms.pop(seq.seq_id, None)),
-            "super().free(seq) frees its blocks",
-        ),
-        "rooms kept": (freeing(Stage.free), "the sequence's rooms are still in self.rooms"),
+        "blocks kept": (half_with({FREE_BLOCKS: ""}), "the promise **Every block comes back**"),
+        "rooms kept": (half_with({FREE_ROOMS: "pass"}), "the sequence's rooms are still in self.rooms"),
         "rooms before blocks": (
-            freeing(free_rooms_first),
-            "freeing twice ends in KeyError; let super().free(seq) refuse it first",
+            half_with({FREE_BLOCKS: f"        del self.rooms[seq.seq_id]\n{FREE_BLOCKS}"}),
+            "freeing a sequence twice ends in a KeyError",
         ),
         "del": (
-            freeing(free_and_delete),
-            "an error in layer 0 of a prefill: the caller gets KeyError instead of it",
+            half_with({FREE_ROOMS: "del self.rooms[seq.seq_id]"}),
+            "in prefill: the caller gets a KeyError instead",
         ),
-        "all rooms cleared": (freeing(free_all), "free dropped the rooms of another sequence"),
+        "all rooms cleared": (half_with({FREE_ROOMS: "self.rooms.clear()"}), "**Neighbours come and go**"),
         "freeing twice allowed": (
-            freeing(lambda stage, seq: Contiguous.free(stage, seq) if stage.holds(seq) else None),
-            "freeing twice is not refused",
+            half_with({FREE_BLOCKS: f"        if self.holds(seq):\n    {FREE_BLOCKS}"}),
+            "freeing a sequence twice is not refused",
         ),
         "no stage": (Room, "expected a subclass of a stage"),
         "fp32 rooms": (
-            writing(lambda config, k, v: (k.float(), v.float())),
-            "a model of 2 layers in bf16: prompt 0 of 2 (5 tokens), layer 0: k: dtype float32, expected bfloat16",
+            half_with({"dtype=k.dtype": "dtype=torch.float32", "append(k, v)": "append(k.float(), v.float())"}),
+            "the promise **Half precision**",
         ),
-        "rooms on the CPU": (CpuRooms, "a model on device='meta': prefill ends in NotImplementedError"),
-        "sizes mixed up": (OtherSizes, "a stage made with block_size=8 has block_size=3: pass all sizes to super"),
-        "a size not handed on": (DropsSizes, "a stage made with max_num_seqs=3 has max_num_seqs=64"),
-        "two layers": (
-            TwoLayers,
-            "a model of 5 layers: prompt 0 of 2: self.rooms[seq.seq_id] holds 2 rooms, expected a list of 5",
+        "rooms on the CPU": (
+            half_with({"device=k.device": "device='cpu'"}),
+            "device='meta': a model there has a prompt",
         ),
-        "query heads": (  # room for every query head, each with a copy of its KV head's keys
-            writing(lambda c, *kv: [x.repeat_interleave(c.num_heads // c.num_kv_heads, 1) for x in kv]),
-            "a model of 1 layer: checking your answer raised RuntimeError",
+        "sizes mixed up": (
+            half_with({"block_size=block_size": "block_size=max_num_seqs"}),
+            "made with block_size=8, the stage has 3: pass all sizes on",
         ),
-        "64 tokens": (
-            writing(lambda config, k, v: (k[:64], v[:64])),
-            "prompts of [65] tokens, a model of 1 layer: prompt 0 of 1 (65 tokens), layer 0: k: shape (2, 64, 16)",
+        "a size not handed on": (
+            half_with({", max_num_seqs=max_num_seqs": ""}),
+            "made with max_num_seqs=3, the stage has 64",
         ),
+        "two layers": (half_with({KEPT: f"{KEPT}; del self.rooms[seq.seq_id][2:]"}), "the promise **Odd shapes**"),
+        "64 tokens": (half_with({"append(k, v)": "append(k[:64], v[:64])"}), "the promise **Block edges**"),
     },
     model="small",
 )

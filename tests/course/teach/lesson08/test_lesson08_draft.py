@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from lesson08_solutions import Draft, Repaired
 from wrong_answers import changed, right_answers, wrong_answers
 
 from course.teach import contract
+from course.teach.exercises.solutions import solution
 from course.teach.lesson08.cat_append import CatAppend
 from roseinfer.stage import Stage
 
 pytestmark = pytest.mark.slow
 
 
-class OnlyPops(Repaired):
-    def free(self, seq):
-        del self.caches[seq.seq_id]
-
-
-class NeedsAnEntry(Repaired):
-    def free(self, seq):
-        Stage.free(self, seq)
-        del self.caches[seq.seq_id]
-
-
-class Swapped(Repaired):
-    """Appends keys to the values, and values to the keys."""
-
-    def append(self, seqs, step):
-        for layer, (k, v) in enumerate(step.new):
-            for i, seq in enumerate(seqs):
-                cache = self.caches[seq.seq_id][layer]
-                cache[0] = torch.cat([cache[0], v[i].unsqueeze(1)], dim=1)
-                cache[1] = torch.cat([cache[1], k[i].unsqueeze(1)], dim=1)
+repaired_with = partial(solution, "08.1", __name__=__name__, torch=torch, Stage=Stage, Draft=Draft)
 
 
 class KindByKind(Repaired):
@@ -57,22 +41,26 @@ test_a_draft_with_mistakes = wrong_answers(
         "as it was": (changed(Draft), "the promise **One sequence**"),
         "keys among the values": (changed(Repaired, append=Draft.append), "the promise **One sequence**"),
         "the longest one's position": (
-            changed(Repaired, positions=Draft.positions),
+            repaired_with({"    positions = Stage.positions\n": ""}),
             "the promise **A batch of mixed lengths**",
         ),
-        "blocks kept": (OnlyPops, "the promise **Every block comes back**"),
-        "the error in layer 0": (NeedsAnEntry, "the caller gets a KeyError instead"),
-        "nothing appended": (changed(Repaired, append=lambda self, seqs, step: None), "the promise **One sequence**"),
-        "keys and values swapped": (Swapped, "the promise **One sequence**"),
+        "blocks kept": (
+            repaired_with({"        Stage.free(self, seq)\n": ""}),
+            "the promise **Every block comes back**",
+        ),
+        "the error in layer 0": (
+            repaired_with({"pop(seq.seq_id, None)": "pop(seq.seq_id)"}),
+            "the caller gets a KeyError instead",
+        ),
+        "nothing appended": (repaired_with({"in enumerate(step.new)": "in ()"}), "the promise **One sequence**"),
+        "keys and values swapped": (repaired_with({"(k, v)": "(v, k)"}), "the promise **One sequence**"),
         "no stage": (int, "expected a subclass of a stage, got int"),
     },
     model="small",
 )
 
 
-test_a_repaired_draft = right_answers(
-    "08.1", {"repaired": Repaired, "kind by kind": KindByKind, "asks first": AsksFirst}, model="small"
-)
+test_a_repaired_draft = right_answers("08.1", {"kind by kind": KindByKind, "asks first": AsksFirst}, model="small")
 
 
 def test_the_stage_that_the_lesson_goes_on_with_keeps_the_contract():

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
-from lesson08_solutions import Contiguous, Doubling, Mine, MyStep
-from wrong_answers import assert_refused, changed, right_answers, wrong_answers
+from lesson08_solutions import Contiguous, Mine, MyStep
+from wrong_answers import assert_refused, right_answers, wrong_answers
 
 from course.teach import check
+from course.teach.exercises.solutions import solution
 from roseinfer.stage import Stage
 from stages import SelectAppend
 
@@ -18,43 +21,12 @@ pytestmark = pytest.mark.slow
 # 08.4
 
 
-def with_step(step):
-    """step: the class of the steps that build makes."""
-    return changed(Mine, build=lambda stage, seqs: step([stage.rooms[seq.seq_id] for seq in seqs]))
-
-
-def giving(turn):
-    """turn: what the step makes of the right output."""
-    return with_step(changed(MyStep, __call__=lambda *arguments: turn(MyStep.__call__(*arguments))))
-
-
-def reading(reads_itself=True, **options):
-    """options: of the attention."""
-
-    def __call__(self, layer, q, k, v):
-        self.new.append((k, v))
-        rows = []
-        for query, rooms, *own in zip(q, self.rooms, k, v, strict=True):
-            kv = rooms[layer].kv()
-            if reads_itself:
-                kv = [torch.cat([old, new[:, None]], 1) for old, new in zip(kv, own, strict=True)]
-            rows.append(F.scaled_dot_product_attention(query[:, None], *kv, **options)[:, 0])
-        return torch.stack(rows)
-
-    return with_step(changed(MyStep, __call__=__call__))
-
-
-class ValuesTwice(Mine):
-    def append(self, seqs, step):
-        step.new = [(v, v) for _, v in step.new]
-        super().append(seqs, step)
-
-
-class FirstLayer(Mine):
-    def append(self, seqs, step):
-        for layer in range(self.config.num_layers):
-            for i, seq in enumerate(seqs):
-                self.rooms[seq.seq_id][layer].append(*(x[i : i + 1] for x in step.new[0]))
+step_with = partial(solution, "08.4", __name__=__name__, torch=torch, F=F, Contiguous=Contiguous)
+ROOMS = "[self.rooms[seq.seq_id] for seq in seqs]"
+OWN = {
+    "            keys = torch.cat([keys, k[i].unsqueeze(1)], dim=1)\n": "",
+    "            values = torch.cat([values, v[i].unsqueeze(1)], dim=1)\n": "",
+}
 
 
 class ByASet(Mine):
@@ -90,7 +62,10 @@ class PaddedStep:
         return F.scaled_dot_product_attention(q[:, :, None], *dense, mask[:, None, None], enable_gqa=True)[:, :, 0]
 
 
-class Padded(with_step(PaddedStep)):
+class Padded(Mine):
+    def build(self, seqs):
+        return PaddedStep([self.rooms[seq.seq_id] for seq in seqs])
+
     def append(self, seqs, step):
         for layer in sorted(step.new):
             for room, k, v in zip((layers[layer] for layers in step.rooms), *step.new[layer], strict=True):
@@ -123,32 +98,26 @@ class ByFunctions(Contiguous):
         self.new = []
 
 
-RIGHT_STEPS = {"padded": Padded, "functions": ByFunctions, "inherited": changed(Mine)}
-
-
-test_right_steps = right_answers("08.4", RIGHT_STEPS, model="small")
+test_right_steps = right_answers("08.4", {"padded": Padded, "functions": ByFunctions}, model="small")
 
 
 test_wrong_steps = wrong_answers(
     "08.4",
     {
-        "the new token left out": (
-            reading(reads_itself=False, enable_gqa=True),
-            "(K and V of every token are kept and read) is broken",
-        ),
+        "the new token left out": (step_with(OWN), "(K and V of every token are kept and read) is broken"),
         "one sequence's room for all": (
-            changed(Mine, build=lambda stage, seqs: MyStep([stage.rooms[seqs[0].seq_id]] * len(seqs))),
+            step_with({ROOMS: "[self.rooms[seqs[0].seq_id]] * len(seqs)"}),
             "the promise **A batch of equal lengths**",
         ),
-        "values twice": (ValuesTwice, "the promise **One sequence**"),
-        "layer 0 for every layer": (FirstLayer, "the promise **One sequence**"),
-        "no step": (
-            changed(Mine, build=lambda stage, seqs: None),
-            "build returned None; the model calls what it returns",
+        "values twice": (step_with({"append((k, v))": "append((v, v))"}), "the promise **One sequence**"),
+        "layer 0 for every layer": (
+            step_with({"enumerate(step.new)": "enumerate(step.new[:1] * len(step.new))"}),
+            "the promise **One sequence**",
         ),
-        "a dimension more": (giving(lambda out: out.unsqueeze(2)), "expected (2, 4, 8) = [B, H, D]"),
-        "in fp32": (giving(lambda out: out.float()), "the promise **Half precision**"),
-        "no groups": (reading(), "the promise **Shared KV heads**"),
+        "no step": (step_with({"return MyStep": "MyStep"}), "build returned None; the model calls what it returns"),
+        "a dimension more": (step_with({"return out": "return out.unsqueeze(2)"}), "expected (2, 4, 8) = [B, H, D]"),
+        "in fp32": (step_with({"return out": "return out.float()"}), "the promise **Half precision**"),
+        "no groups": (step_with({", enable_gqa=True": ""}), "the promise **Shared KV heads**"),
         "by a set": (ByASet, "is broken: "),
     },
     model="small",
@@ -158,74 +127,17 @@ test_wrong_steps = wrong_answers(
 # 08.5
 
 
-class NotCounted(Doubling):
-    def append(self, seqs, step):
-        for layers in step.rooms:
-            layers[0].length += 1
-
-
-class Stacks(Doubling):
-    """Reads the rooms where they are, and then asks for them all."""
-
-    def append(self, seqs, step):
-        super().append(seqs, step)
-        self.seen = [room.keys.clone() for layers in step.rooms for room in layers]
-
-    def free(self, seq):
-        super().free(seq)
-        self.seen = []
-
-
-class CountsInBuild(Doubling):
-    def build(self, seqs):
-        step = super().build(seqs)
-        if len(seqs) > 2:
-            self.rooms[seqs[-1].seq_id][0].length -= 1
-        return step
+contender_with = partial(solution, "08.5", __name__=__name__, torch=torch, F=F, MyStep=MyStep, Mine=Mine)
+BUILT, CUT = "        return InPlaceStep(rooms)", "room.keys[None, :, :end],"
+COUNTED = "for room in (room for layers in step.rooms for room in layers):\n            room.length += 1"
+SHORT = f"        if len(seqs) > 2:\n            rooms[-1][0].length -= 1\n{BUILT}"
+GROWN = "room.keys, room.values = (room.grown(old, room.length + 1) for old in (room.keys, room.values))"
 
 
 def copying(where):
-    """Copies the keys where(sequences of the batch, tokens of the room): a race may not show it."""
-
-    def build(stage, seqs):
-        step = Doubling.build(stage, seqs)
-        rooms = [room for layers in step.rooms for room in layers]
-        stage.seen = [room.keys.clone() for room in rooms if where(len(seqs), room.length)]
-        return step
-
-    return changed(Doubling, build=build)
-
-
-class GrowsAlways(Doubling):
-    """A larger room on every step."""
-
-    def build(self, seqs):
-        for room in (room for seq in seqs for room in self.rooms[seq.seq_id]):
-            room.keys, room.values = room.grown(room.keys, room.length + 1), room.grown(room.values, room.length + 1)
-        return super().build(seqs)
-
-
-class UnevenStep(MyStep):
-    """As the solution's, with keys cut at another length than values: by so many tokens, or not at all for None."""
-
-    more = None
-
-    def __call__(self, layer, q, k, v):
-        out = torch.empty_like(q)
-        for i, rooms in enumerate(self.rooms):
-            room, end = rooms[layer], rooms[layer].length + 1
-            room.keys[:, end - 1], room.values[:, end - 1] = k[i], v[i]
-            keys = room.keys if self.more is None else room.keys[:, : end + self.more]
-            query, values = q[i][None, :, None], room.values[None, :, :end]
-            out[i] = F.scaled_dot_product_attention(query, keys[None], value=values, enable_gqa=True)[0, :, 0]
-        return out
-
-
-class UncutKeys(Doubling):
-    step_class = UnevenStep
-
-    def build(self, seqs):
-        return self.step_class(super().build(seqs).rooms)
+    """Copies the keys of a room where that is true: a race may not show it."""
+    kept = f"        self.seen = [room.keys.clone() for layers in rooms for room in layers if {where}]\n"
+    return contender_with({BUILT: kept + BUILT})
 
 
 class Slab(Stage):
@@ -290,10 +202,7 @@ class InTwoParts(Mine):
         return attend
 
 
-RIGHT_CONTENDERS = {"a slab": Slab, "inherited": changed(Doubling), "in two parts": InTwoParts}
-
-
-test_right_contenders = right_answers("08.5", RIGHT_CONTENDERS, model="small")
+test_right_contenders = right_answers("08.5", {"a slab": Slab, "in two parts": InTwoParts}, model="small")
 
 
 test_wrong_contenders = wrong_answers(
@@ -307,26 +216,32 @@ test_wrong_contenders = wrong_answers(
             SelectAppend,
             "with 1 × 20 tokens cached copies 21,504 bytes (2.1 times all that is cached)",
         ),
-        "the first layer alone counts": (NotCounted, "prompt 2 of 4 (mixed lengths): token"),
-        "a copy for later": (Stacks, "Is attention given a copy?"),
-        "one token short in a batch": (CountsInBuild, "prompt 3 of 4 (mixed lengths): token"),
+        "the first layer alone counts": (
+            contender_with({COUNTED: "for layers in step.rooms:\n            layers[0].length += 1"}),
+            "prompt 2 of 4 (mixed lengths): token",
+        ),
+        "a copy for later": (
+            contender_with({COUNTED: f"{COUNTED}\n            self.seen = room.keys.clone()"}),
+            "Is attention given a copy?",
+        ),
+        "one token short in a batch": (contender_with({BUILT: SHORT}), "prompt 3 of 4 (mixed lengths): token"),
         "an object": ("Doubling", "expected a subclass of a stage, got 'Doubling'"),
-        "copies when alone": (copying(lambda seqs, tokens: seqs == 1), "with 1 × 20 tokens cached copies 8,960 bytes"),
-        "copies the long": (
-            copying(lambda seqs, tokens: tokens > 150),
-            "with 2 × 170 tokens cached copies 132,608 bytes",
+        "copies when alone": (copying("len(seqs) == 1"), "with 1 × 20 tokens cached copies 8,960 bytes"),
+        "copies the long": (copying("room.length > 150"), "with 2 × 170 tokens cached copies 132,608 bytes"),
+        "copies large batches": (copying("len(seqs) > 6"), "with 9 × 40 tokens cached copies 154,368 bytes"),
+        "copies batches of more than 9": (copying("len(seqs) > 9"), "with 17 × 30 tokens cached copies"),
+        "keys not cut": (
+            contender_with({CUT: "room.keys[None],"}),
+            "attention gets keys of 16 tokens and values of 4: cut both alike",
         ),
-        "copies large batches": (
-            copying(lambda seqs, tokens: seqs > 6),
-            "with 9 × 40 tokens cached copies 154,368 bytes",
-        ),
-        "copies batches of more than 9": (copying(lambda seqs, tokens: seqs > 9), "with 17 × 30 tokens cached copies"),
-        "keys not cut": (UncutKeys, "attention gets keys of 16 tokens and values of 4: cut both alike"),
         "a key too few": (
-            changed(UncutKeys, step_class=changed(UnevenStep, more=-1)),
+            contender_with({CUT: "room.keys[None, :, : end - 1],"}),
             "attention gets keys of 3 tokens and values of 4: cut both alike",
         ),
-        "grows on every step": (GrowsAlways, "with 1 × 20 tokens cached copies 11,008 bytes"),
+        "grows on every step": (
+            contender_with({"room.make_room(room.length + 1)": GROWN}),
+            "with 1 × 20 tokens cached copies 11,008 bytes",
+        ),
     },
     model="small",
 )
@@ -339,6 +254,6 @@ def test_half_a_stub_is_judged(small):
     class NoAppend(Mine):
         def append(self, seqs, step): ...
 
-    assert_refused("08.3", HalfWritten, "after free the base class still holds the sequence", model=small)
+    assert_refused("08.3", HalfWritten, "the sequence's rooms are still in self.rooms", model=small)
     assert_refused("08.4", NoAppend, "the promise **One sequence**", model=small)
     assert check("08.5", None, model=small).outcome == "not attempted"

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numba
 import numpy as np
 import pytest
 import torch
 from numba import njit, prange
-from wrong_answers import assert_refused, edited, right_answers, wrong_answers
+from wrong_answers import assert_refused, right_answers, wrong_answers
 
 from course.teach import check
-from course.teach.exercises.solutions import parse_solutions
-from roseinfer.paths import ROOT
+from course.teach.exercises.solutions import solution
 
 pytestmark = pytest.mark.slow
-
-
-SOLUTIONS = parse_solutions((ROOT / "notebooks/solutions/09_numba_paged.py").read_text(encoding="utf-8"))
 
 
 # 09.1
@@ -56,14 +53,7 @@ test_a_right_share = right_answers(
 # 09.3
 
 
-def rounded(x, add):
-    bits = x.view(np.uint32)
-    made = ((bits + add(bits)).astype(np.uint32) >> 16).astype(np.uint16)
-    return np.where(np.isnan(x), np.uint16(0x7FC0), made)
-
-
-def half_even(bits):
-    return 0x7FFF + ((bits >> 16) & 1)
+to_bfloat16 = solution("09.3", np=np)
 
 
 def in_place(x):
@@ -75,14 +65,11 @@ def in_place(x):
 test_wrong_bits = wrong_answers(
     "09.3",
     {
-        "int32": (lambda x: rounded(x, half_even).astype(np.int32), "dtype int32, expected uint16: the bits, not the"),
         "numbers": (lambda x: torch.from_numpy(x).bfloat16().float().numpy(), "dtype float32, expected uint16"),
         "a tensor": (lambda x: torch.from_numpy(x).bfloat16(), "expected a NumPy array, got Tensor"),
-        "flat": (lambda x: rounded(x, half_even).ravel(), "shape (0,), expected (2, 0, 3)"),
-        "the lower half": (lambda x: x.view(np.uint32).astype(np.uint16), "first at (0,): got 0001, expected 0000"),
-        "no sign": (lambda x: rounded(np.abs(x), half_even), "got 0000, expected 8000"),
+        "flat": (lambda x: to_bfloat16(x).ravel(), "shape (0,), expected (2, 0, 3)"),
+        "no sign": (lambda x: to_bfloat16(np.abs(x)), "got 0000, expected 8000"),
         "in place": (in_place, "x was handed in, and you have changed it"),
-        "nothing": (lambda x: None, "got None: is a `return` missing?"),
     },
 )
 
@@ -100,7 +87,7 @@ test_right_bits = right_answers(
     "09.3",
     {
         "compiled": compiled_one_by_one,
-        "where": lambda x: rounded(x, half_even),
+        "through PyTorch": lambda x: torch.from_numpy(x.copy()).bfloat16().view(torch.uint16).numpy(),
     },
 )
 
@@ -108,125 +95,63 @@ test_right_bits = right_answers(
 # 09.2
 
 
-def compiled(source):
-    namespace = {"math": math, "np": np, "njit": njit, "prange": prange, "numba": numba}
-    exec(source, namespace)
-    return namespace["my_loop"]
-
-
-def loop_with(*changes: tuple[str, str]):
-    """The solution's loop with some texts in place of others."""
-    return compiled(edited(SOLUTIONS["09.2"], *changes))
-
-
-NEW_TOKEN_LEFT_OUT = (
-    ("top *= scale", "top = np.float32(-3e38)"),
-    ("total = np.float32(1)", "total = np.float32(0)"),
-    ("acc = v[seq, kv_head].copy()", "acc = np.zeros(head_dim, np.float32)"),
-    ("acc[d] / total", "acc[d] / max(total, np.float32(1e-30))"),
-)
-NO_RUNNING_SOFTMAX = (
-    ("top *= scale", "top *= scale\n        first = math.exp(top)"),
-    ("total = np.float32(1)", "total = np.float32(first)"),
-    ("acc = v[seq, kv_head].copy()", "acc = (v[seq, kv_head] * first).astype(np.float32)"),
-    ("shrink, weight = math.exp(top - new_top), math.exp(score - new_top)", "shrink, weight = 1, math.exp(score)"),
-)
-TOP_FROM_ZERO = (
-    (
-        "top *= scale",
-        "score, top = top * scale, max(np.float32(0), top * scale)\n        first = math.exp(score - top)",
+loop_with = partial(solution, "09.2", math=math, np=np, njit=njit, prange=prange, numba=numba)
+NO_RUNNING_SOFTMAX = {
+    "top *= scale": "top *= scale\n        first = math.exp(top)",
+    "total = np.float32(1)": "total = np.float32(first)",
+    "acc = v[seq, kv_head].copy()": "acc = (v[seq, kv_head] * first).astype(np.float32)",
+    "shrink, weight = math.exp(top - new_top), math.exp(score - new_top)": "shrink, weight = 1, math.exp(score)",
+}
+TOP_FROM_ZERO = NO_RUNNING_SOFTMAX | {
+    "top *= scale": "score, top = top * scale, max(np.float32(0), top * scale)\n        first = math.exp(score - top)",
+    "shrink, weight = math.exp(top - new_top), math.exp(score - new_top)": (
+        "shrink, weight = math.exp(top - new_top), math.exp(score - new_top)"
     ),
-    ("total = np.float32(1)", "total = np.float32(first)"),
-    ("acc = v[seq, kv_head].copy()", "acc = (v[seq, kv_head] * first).astype(np.float32)"),
-)
+}
 TASKS = "    for task in prange(num_seqs * num_heads):\n"
 PLACE = "        head, seq = task // num_seqs, task % num_seqs\n"
-BEFORE_TASKS = "    for task in prange"
-ONE_ACC = (
-    (BEFORE_TASKS, "    acc = np.empty(head_dim, np.float32)\n" + BEFORE_TASKS),
-    ("acc = v[seq, kv_head].copy()", "acc[:] = v[seq, kv_head]"),
-)
-A_ROW_FOR_EACH_TASK = (
-    (BEFORE_TASKS, "    rows = np.empty((num_seqs * num_heads, head_dim), np.float32)\n" + BEFORE_TASKS),
-    ("acc = v[seq, kv_head].copy()", "acc = rows[task]\n        acc[:] = v[seq, kv_head]"),
-)
-OUT_OF_RANGE = ("block_table[seq, position // block_size]", "block_table[seq, position]")
+BLOCK = "block_table[seq, position // block_size]"
+COPY = "acc = v[seq, kv_head].copy()"
+ONE_ACC = {TASKS: "    acc = np.empty(head_dim, np.float32)\n" + TASKS, COPY: "acc[:] = v[seq, kv_head]"}
+A_ROW_FOR_EACH_TASK = {
+    TASKS: "    rows = np.empty((num_seqs * num_heads, head_dim), np.float32)\n" + TASKS,
+    COPY: "acc = rows[task]\n        acc[:] = v[seq, kv_head]",
+}
+UNCACHED_LEFT = {PLACE: "        if context_lens[task % num_seqs] == 0:\n            continue\n" + PLACE}
 test_a_wrong_loop = wrong_answers(
     "09.2",
     {
-        "not scaled": (loop_with(("score *= scale", "pass"), ("top *= scale", "pass")), "not multiplied by `scale`"),
-        "the new token left out": (loop_with(*NEW_TOKEN_LEFT_OUT), "the new token is left out"),
-        "cached values are keys": (
-            loop_with(("weight * v_cache", "weight * k_cache")),
-            "the cached values are in v_cache",
-        ),
-        "KV heads dealt out": (loop_with(("head // group", "head % k_cache.shape[2]")), "a wrong KV head"),
-        "last cached token left out": (
-            loop_with(("range(context_lens[seq])", "range(context_lens[seq] - 1)")),
-            "each sequence's last cached token is left out",
-        ),
-        "a token too many": (
-            loop_with(("range(context_lens[seq])", "range(context_lens[seq] + 1)")),
-            "context_lens=[1], H=1, H_kv=1, D=2, blocks of 1, fp32: 2 of 2 values differ",
-        ),
-        "the first sequence's row": (
-            loop_with(("block_table[seq,", "block_table[0,")),
-            "every sequence reads the first",
-        ),
-        "first block again and again": (
-            loop_with(("position // block_size]", "0]")),
-            "every token is looked up in the sequence's first block",
-        ),
-        "block ids in 8 bits": (
-            loop_with(
-                ("block_table[seq, position // block_size]", "np.uint8(block_table[seq, position // block_size])")
-            ),
-            "context_lens=[300]",
-        ),
-        "acc not shrunk": (loop_with(("acc[d] * shrink", "acc[d]")), "acc must shrink by exp(top - new_top)"),
-        "total not shrunk": (loop_with(("total * shrink", "total")), "total must shrink by exp(top - new_top)"),
-        "no running softmax": (loop_with(*NO_RUNNING_SOFTMAX), "scores of about 110 (exp: inf past 88, 0 below -104)"),
-        "top from 0": (loop_with(*TOP_FROM_ZERO), "scores of about -110 (exp: inf past 88, 0 below -104)"),
+        "block ids in 8 bits": (loop_with({BLOCK: f"np.uint8({BLOCK})"}), "context_lens=[300]"),
+        "no running softmax": (loop_with(NO_RUNNING_SOFTMAX), "scores of about 110 (exp: inf past 88, 0 below -104)"),
+        "top from 0": (loop_with(TOP_FROM_ZERO), "scores of about -110 (exp: inf past 88, 0 below -104)"),
         "one acc for all tasks": (
-            loop_with(*ONE_ACC),
+            loop_with(ONE_ACC),
             "acc is made before the loop, and more than one task writes to it",
         ),
-        "an index out of range": (loop_with(OUT_OF_RANGE), "IndexError"),
-        "v is changed": (loop_with((".copy()", "")), "v was handed in, and you have changed it: only out is written"),
-        "added to what out holds": (
-            loop_with(("] = acc[d] / total", "] += acc[d] / total")),
-            "out holds what was in memory before: write to it, do not add to it",
-        ),
-        "nothing written where nothing is cached": (
-            loop_with(
-                (
-                    "        head, seq = ",
-                    "        if context_lens[task % num_seqs] == 0:\n            continue\n        head, seq = ",
-                )
-            ),
-            "got 100, expected",
-        ),
+        "an index out of range": (loop_with({"position // block_size]": "position]"}), "IndexError"),
+        "v is changed": (loop_with({".copy()": ""}), "v was handed in, and you have changed it: only out is written"),
+        "nothing written where nothing is cached": (loop_with(UNCACHED_LEFT), "got 100, expected"),
         "returned": (
-            loop_with(("for d in range(head_dim):\n            out[seq, head, d] = acc[d] / total", "return acc")),
+            loop_with({"for d in range(head_dim):\n            out[seq, head, d] = acc[d] / total": "return acc"}),
             "your loop returns something; write it to out[seq, head]",
         ),
-        "one thread": (loop_with(("(parallel=True)", "")), "expected parallel=True in @njit(...)"),
+        "one thread": (loop_with({"(parallel=True)": ""}), "expected parallel=True in @njit(...)"),
         "one task for all": (
-            loop_with((TASKS, "    for _ in prange(1):\n     for task in range(num_seqs * num_heads):\n")),
+            loop_with({TASKS: "    for _ in prange(1):\n     for task in range(num_seqs * num_heads):\n"}),
             "but one task writes 12 rows of out, and a task is one thread's",
         ),
         "a task for each sequence": (
-            loop_with((TASKS, "    for seq in prange(num_seqs):\n     for head in prange(num_heads):\n"), (PLACE, "")),
+            loop_with({TASKS: "    for seq in prange(num_seqs):\n     for head in prange(num_heads):\n", PLACE: ""}),
             "but one task writes 4 rows of out, and a task is one thread's",
         ),
         "tasks that do next to nothing": (
-            loop_with((TASKS, TASKS + "        out[0, 0, 0] = 0.0\n" + TASKS.replace("prange", "range"))),
+            loop_with({TASKS: TASKS + "        out[0, 0, 0] = 0.0\n" + TASKS.replace("prange", "range")}),
             "prange's tasks write 1 of 12 rows of out, one thread the rest",
         ),
-        "no tasks": (loop_with(("in prange(", "in range(")), "loop over the tasks with prange"),
-        "not compiled": (loop_with(("@njit(parallel=True)\n", "")), "expected a function under @njit(parallel=True)"),
+        "no tasks": (loop_with({"in prange(": "in range("}), "loop over the tasks with prange"),
+        "not compiled": (loop_with({"@njit(parallel=True)\n": ""}), "expected a function under @njit(parallel=True)"),
         "what Numba does not know": (
-            loop_with(("v[seq, kv_head].copy()", "np.copy(v[seq, kv_head], subok=True)")),
+            loop_with({"v[seq, kv_head].copy()": "np.copy(v[seq, kv_head], subok=True)"}),
             "right as plain Python, but Numba cannot compile it",
         ),
     },
@@ -250,8 +175,8 @@ def test_what_tasks_share_is_told_apart_from_what_is_wrong():
 test_a_right_loop = right_answers(
     "09.2",
     {
-        "a row of one array for each task": loop_with(*A_ROW_FOR_EACH_TASK),
-        "another name for prange": loop_with(("in prange(", "in numba.prange(")),
+        "a row of one array for each task": loop_with(A_ROW_FOR_EACH_TASK),
+        "another name for prange": loop_with({"in prange(": "in numba.prange("}),
     },
 )
 

@@ -10,43 +10,29 @@ import torch
 import torch.nn.functional as F
 from wrong_answers import assert_refused, right_answers, wrong_answers
 
+from course.teach.exercises.solutions import solution
 from roseinfer.kernels.paged_reference import paged_attention_reference
 
 # 10.1
 
 
-def slot_of(blocks, seq, position, size):
-    return blocks[seq][position // size] * size + position % size
-
-
-def slot_of_the_first(blocks, seq, position, size):
-    return slot_of(blocks, 0, position % (len(blocks[0]) * size), size)
-
-
-def slot_in_powers_of_two(blocks, seq, position, size):
-    shift = size.bit_length() - 1
-    return (blocks[seq][position >> shift] << shift) | (position & (size - 1))
-
-
-def flat(blocks, cached, new, size, slot=slot_of):
-    tokens = [(i, c + j) for i, (c, n) in enumerate(zip(cached, new, strict=True)) for j in range(n)]
-    return [p for _, p in tokens], [slot(blocks, *token, size) for token in tokens], [0, *itertools.accumulate(new)]
-
-
+flat_with = partial(solution, "10.1")
+POWERS_OF_TWO = {
+    "divmod(position, block_size)": "divmod(position, 2 ** (block_size.bit_length() - 1))",
+    "* block_size + offset": "* 2 ** (block_size.bit_length() - 1) + offset",
+}
 test_a_wrong_flat_batch = wrong_answers(
     "10.1",
     {
-        "nothing returned": (lambda *case: None, "expected (positions, slot_mapping, query_start), got None"),
-        "two of the three": (lambda *case: flat(*case)[:2], "expected (positions, slot_mapping, query_start), got ("),
-        "the first sequence's row for all": (partial(flat, slot=slot_of_the_first), "slot_mapping: you return"),
-        "powers of two alone": (
-            partial(flat, slot=slot_in_powers_of_two),
-            "block_size=3: slot_mapping: you return",
+        "two of the three": (
+            lambda *case: flat_with()(*case)[:2],
+            "expected (positions, slot_mapping, query_start), got (",
         ),
-        "one new token each": (
-            lambda blocks, cached, new, size: flat(blocks, cached, [1] * len(new), size),
-            "positions: you return [0], expected [0, 1",
+        "the first sequence's row for all": (
+            flat_with({"blocks[column]": "block_lists[0][column % len(block_lists[0])]"}),
+            "slot_mapping: you return",
         ),
+        "powers of two alone": (flat_with(POWERS_OF_TWO), "block_size=3: slot_mapping: you return"),
     },
 )
 
@@ -69,125 +55,49 @@ def by_torch(blocks, cached, new, size):
     return [positions, pool[first[owner] + positions], torch.tensor([0, *new]).cumsum(0)]
 
 
-def by_walking(blocks, cached, new, size):
-    positions, slots, starts = (), (), (0,)
-    for ids, c, n in zip(blocks, cached, new, strict=True):
-        all_slots = [block * size + offset for block in ids for offset in range(size)]
-        positions += tuple(range(c, c + n))
-        slots += tuple(all_slots[c : c + n])
-        starts += (len(slots),)
-    return positions, slots, starts
-
-
-test_a_right_flat_batch = right_answers(
-    "10.1", {"numpy": by_numpy, "torch, as a list": by_torch, "slices of all slots": by_walking}
-)
+test_a_right_flat_batch = right_answers("10.1", {"numpy": by_numpy, "torch, as a list": by_torch})
 
 
 # 10.2
 
 
-def write(k, v, k_cache, v_cache, slot_mapping):
-    blocks, offsets = slot_mapping.long() // k_cache.size(2), slot_mapping.long() % k_cache.size(2)
-    k_cache[blocks, :, offsets] = k
-    v_cache[blocks, :, offsets] = v
-
-
-def tokens_of(cache, table, length):
-    blocks = table[: -(-length // cache.size(2))].long()
-    return cache[blocks].transpose(0, 1).flatten(1, 2)[:, :length]  # [H_kv, T, D]
-
-
-def causal(new, length):
-    return torch.arange(length) <= length - new + torch.arange(new)[:, None]
-
-
-def attend(q, k_cache, v_cache, query_start, context_lens, block_tables, tokens=tokens_of, mask=causal):
-    out = []
-    for i, length in enumerate(context_lens.tolist()):
-        queries = q[query_start[i] : query_start[i + 1]].transpose(0, 1)
-        keys, values = (tokens(cache, block_tables[i], length) for cache in (k_cache, v_cache))
-        seen = mask(queries.size(1), length)
-        out.append(F.scaled_dot_product_attention(queries, keys, values, seen, enable_gqa=True).transpose(0, 1))
-    return torch.cat(out)
-
-
-def run(q, k, v, k_cache, v_cache, slot_mapping, *rest, write=write, **changes):
-    """Right, but for the functions in `changes`."""
-    write(k, v, k_cache, v_cache, slot_mapping)
-    return attend(q, k_cache, v_cache, *rest, **changes)
-
-
-def attend_first(q, k, v, k_cache, v_cache, slot_mapping, *rest):
-    out = attend(q, k_cache, v_cache, *rest)
-    write(k, v, k_cache, v_cache, slot_mapping)
-    return out
-
-
-def token_major(k, v, k_cache, v_cache, slot_mapping):
-    blocks, offsets = slot_mapping.long() // k_cache.size(2), slot_mapping.long() % k_cache.size(2)
-    k_cache[blocks, offsets] = k
-    v_cache[blocks, offsets] = v
-
-
-def flat_view(k, v, k_cache, v_cache, slot_mapping):
-    """As if a token's heads lay together: right where there is one head alone."""
-    for cache, new in ((k_cache, k), (v_cache, v)):
-        cache.view(-1, *new.shape[1:])[slot_mapping.long()] = new
-
-
-def on_a_copy(k, v, k_cache, v_cache, slot_mapping):
-    """reshape of a transposed pool is a copy, and the pool stays as it was."""
-    for cache, new in ((k_cache, k), (v_cache, v)):
-        cache.transpose(1, 2).reshape(-1, *new.shape[1:])[slot_mapping.long()] = new
-
-
-def last_token_alone(k, v, k_cache, v_cache, slot_mapping):
-    write(k[-1:], v[-1:], k_cache, v_cache, slot_mapping[-1:])
-
-
-def whole_blocks(cache, table, length):
-    return cache[table[: -(-length // cache.size(2))].long()].transpose(0, 1).flatten(1, 2)
-
-
-def heads_mixed_up(cache, table, length):
-    """Without a transpose tokens and heads of several blocks run into each other."""
-    blocks = cache[table[: -(-length // cache.size(2))].long()]
-    return blocks.reshape(cache.size(1), -1, cache.size(3))[:, :length]
-
-
-def returns_nothing(*arguments):
-    run(*arguments)
-
-
-def turns_the_queries(q, k, v, *rest):
-    out = run(q, k, v, *rest)
-    q *= q.size(-1) ** -0.5
-    return out
-
-
-def nothing_written(q, k, v, k_cache, v_cache, slot_mapping, *rest):
-    return run(q, k, v, k_cache.clone(), v_cache.clone(), slot_mapping, *rest)
-
-
+attend_with = partial(solution, "10.2", torch=torch, F=F)
+WRITE_K, WRITE_V = "k_cache[blocks, :, offsets] = k\n", "v_cache[blocks, :, offsets] = v\n"
+ATTEND_FIRST = {WRITE_K: "\n", WRITE_V: "\n", "return out": f"{WRITE_K}    {WRITE_V}    return out"}
+WHOLE_BLOCKS = {
+    "flatten(1, 2)[:, :length]": "flatten(1, 2)",
+    "torch.arange(length) <= position[:, None]": "torch.ones(1, keys.size(1), dtype=torch.bool)",
+}
 test_a_wrong_write_then_attend = wrong_answers(
     "10.2",
     {
-        "nothing returned": (returns_nothing, "attention: you return None, expected tensor"),
-        "into a copy of the pools": (nothing_written, "k_cache: 1 slot wrong, the first in block"),
-        "into a copy by reshape": (partial(run, write=on_a_copy), "nothing is written there"),
-        "token-major index": (partial(run, write=token_major), "other values are there"),
-        "a token's heads together": (partial(run, write=flat_view), "slots wrong, the first in block"),
-        "the last token alone": (partial(run, write=last_token_alone), "k_cache: 1 slot wrong, the first in block"),
-        "attend first": (attend_first, "in the slots of new tokens until they are written"),
-        "whole blocks": (
-            partial(run, tokens=whole_blocks, mask=lambda new, length: torch.ones(new, 1, dtype=bool)),
-            "NaN lies where no token is",
+        "into a copy of the pools": (
+            attend_with({"block_size = ": "k_cache, v_cache = k_cache.clone(), v_cache.clone()\n    block_size = "}),
+            "k_cache: 1 slot wrong, the first in block",
         ),
-        "heads mixed up": (partial(run, tokens=heads_mixed_up), "values differ"),
-        "fp32 for all": (lambda *given: run(*given).float(), "dtype float32, expected"),
-        "squeezed": (lambda *given: run(*given).squeeze(0), "values right, only dimensions of size 1 differ"),
-        "the queries scaled in place": (turns_the_queries, "q was handed in, and you have changed it"),
+        "into a copy by reshape": (  # reshape of a transposed pool is a copy, and the pool stays as it was
+            attend_with({WRITE_K: "k_cache.transpose(1, 2).reshape(-1, *k.shape[1:])[slot_mapping.long()] = k\n"}),
+            "nothing is written there",
+        ),
+        "token-major index": (attend_with({"[blocks, :, offsets]": "[blocks, offsets]"}), "other values are there"),
+        "a token's heads together": (
+            attend_with({WRITE_K: "k_cache.view(-1, *k.shape[1:])[slot_mapping.long()] = k\n"}),
+            "slots wrong, the first in block",
+        ),
+        "attend first": (attend_with(ATTEND_FIRST), "in the slots of new tokens until they are written"),
+        "whole blocks": (attend_with(WHOLE_BLOCKS), "NaN lies where no token is"),
+        "heads mixed up": (
+            attend_with({"transpose(0, 1).flatten(1, 2)": "reshape(k.size(1), -1, k.size(2))"}),
+            "values differ",
+        ),
+        "fp32 for all": (
+            attend_with({"empty_like(q)": "empty_like(q, dtype=torch.float32)"}),
+            "dtype float32, expected",
+        ),
+        "the queries scaled in place": (
+            attend_with({"return out": "q *= q.size(-1) ** -0.5\n    return out"}),
+            "q was handed in, and you have changed it",
+        ),
     },
 )
 
@@ -201,7 +111,8 @@ def token_by_token(q, k, v, k_cache, v_cache, slot_mapping, query_start, context
             block, offset = divmod(int(slot_mapping[n]), size)
             k_cache[block, :, offset], v_cache[block, :, offset] = k[n], v[n]
             seen = length - (starts[i + 1] - n) + 1
-            keys, values = (tokens_of(cache, block_tables[i], seen) for cache in (k_cache, v_cache))
+            table = block_tables[i, : -(-seen // size)].long()
+            keys, values = (cache[table].transpose(0, 1).flatten(1, 2)[:, :seen] for cache in (k_cache, v_cache))
             query = q[n].unsqueeze(1)
             rows.append(F.scaled_dot_product_attention(query, keys, values, enable_gqa=True).squeeze(1))
     return torch.stack(rows)
@@ -213,12 +124,7 @@ def scaled_before(q, *rest):
 
 
 test_a_right_write_then_attend = right_answers(
-    "10.2",
-    {
-        "the library's, with a line of the learner's": scaled_before,
-        "token by token": token_by_token,
-        "sequence by sequence": run,
-    },
+    "10.2", {"the library's, with a line of the learner's": scaled_before, "token by token": token_by_token}
 )
 
 

@@ -2,48 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from wrong_answers import assert_accepted, right_answers, wrong_answers
 
+from course.teach.exercises.solutions import solution
 from roseinfer.kernels import paged_numba
 from stages import NumbaPaged, OneTable
 
 pytestmark = pytest.mark.slow
 
 
-class Remembers(OneTable):
-    """Leaves a row as it is while `state` is what it was."""
-
-    def __init__(self, model, **sizes):
-        super().__init__(model, **sizes)
-        self.in_row = {}
-
-    def write_row(self, row, seq):
-        state = self.state(seq)
-        if self.in_row.get(row) != state:
-            super().write_row(row, seq)
-            self.in_row[row] = state
-
-
-def remembering(state):
-    """state: of a sequence's blocks and the sequence."""
-    return type("KeptRows", (Remembers,), {"state": lambda self, seq: state(self.tables.of(seq.seq_id, 0), seq)})
-
-
-def writing(write_row):
-    return type("KeptRows", (OneTable,), {"write_row": write_row})
-
-
-class ByVersion(Remembers):
-    def state(self, seq):
-        return self.tables.version(seq.seq_id)
-
-
-class ByShortVersion(Remembers):
-    def state(self, seq):
-        return np.int64(self.tables.version(seq.seq_id)).astype(np.uint16)
+kept_with = partial(solution, "10.3", OneTable=OneTable)
+ByVersion = kept_with()
+VERSION, BLOCKS = "self.tables.version(seq.seq_id)", "self.tables.of(seq.seq_id, 0)"
+WRITTEN, NOTED = "            super().write_row(row, seq)\n", "            self.in_row[row] = version\n"
 
 
 class ByContent(OneTable):
@@ -75,44 +51,6 @@ class InOneArray(OneTable):
             super().write_row(row, seq)
 
 
-class NotedFirst(ByVersion):
-    """An error while the row is written, and it is taken for written."""
-
-    def write_row(self, row, seq):
-        if self.in_row.get(row) != self.state(seq):
-            self.in_row[row] = self.state(seq)
-            OneTable.write_row(self, row, seq)
-
-
-class ARowASequence(OneTable):
-    """Remembers by sequence, not by row: a sequence that is in another row now is not written there."""
-
-    def __init__(self, model, **sizes):
-        super().__init__(model, **sizes)
-        self.written = {}
-
-    def write_row(self, row, seq):
-        version = self.tables.version(seq.seq_id)
-        if self.written.get(seq.seq_id) != version:
-            super().write_row(row, seq)
-            self.written[seq.seq_id] = version
-
-
-class PrefillsForgotten(ByVersion):
-    """Takes a prefill for nothing that touches the table."""
-
-    def prompt_row(self, seq):
-        OneTable.write_row(self, 0, seq)
-
-    def write_tables(self, seqs, num_new):
-        if num_new != [1] * len(seqs):
-            self.write_row = lambda row, seq: self.prompt_row(seq)
-        try:
-            return super().write_tables(seqs, num_new)
-        finally:
-            vars(self).pop("write_row", None)
-
-
 class AllOrNothing(ByVersion):
     """One change, and every row is written."""
 
@@ -133,74 +71,71 @@ class ForgetsWhenItShrinks(ByVersion):
         return super().write_tables(seqs, num_new)
 
 
-def write_at_edges(self, row, seq):
-    """When the new token is the first of its block; but a batch may change at any time."""
-    if seq.num_cached_tokens % self.block_size == 0:
-        OneTable.write_row(self, row, seq)
-
-
-def write_uncounted(self, row, seq):
-    blocks = self.tables.of(seq.seq_id, 0)
-    self.inputs_on_host["block_tables"][row, : len(blocks)] = blocks
-
-
 test_wrong_kept_rows = wrong_answers(
     "10.3",
     {
-        "no class": (lambda: None, "expected a subclass of OneTable, got <lambda>"),
         "another family": (NumbaPaged, "expected a subclass of OneTable, got NumbaPaged"),
         "every row, in other words": (
-            writing(lambda self, row, seq: OneTable.write_row(self, row, seq)),
+            kept_with({VERSION: "object()"}),
             "a step where one of 40 sequences takes a block writes 40 rows, expected at most 1",
         ),
         "by the sequence": (
-            remembering(lambda blocks, seq: seq.seq_id),
+            kept_with({VERSION: "seq.seq_id"}),
             "in a step where one of 40 sequences takes a block, row 1",
         ),
         "by the number of blocks": (
-            remembering(lambda blocks, seq: len(blocks)),
+            kept_with({VERSION: f"len({BLOCKS})"}),
             "step B, D: after the last of these calls, row 0",
         ),
         "by the post's key": (
-            remembering(lambda blocks, seq: (seq.seq_id, len(blocks), blocks[-1])),
+            kept_with({VERSION: f"(seq.seq_id, len({BLOCKS}), {BLOCKS}[-1])"}),
             "row 1 of the table begins with [0, 1, 2], expected [1, 0, 2]",
         ),
         # Which grows in place and so is always equal to itself.
-        "by the engine's own list": (remembering(lambda blocks, seq: blocks), "the table begins"),
-        "by the set of ids": (
-            remembering(lambda blocks, seq: frozenset(blocks)),
-            "after the last of these calls, row",
-        ),
+        "by the engine's own list": (kept_with({VERSION: BLOCKS}), "the table begins"),
+        "by the set of ids": (kept_with({VERSION: f"set({BLOCKS})"}), "after the last of these calls, row"),
         "by a hash of 8 bits": (
-            remembering(lambda blocks, seq: hash(tuple(blocks)) % 256),
+            kept_with({VERSION: f"hash(tuple({BLOCKS})) % 256"}),
             "after thousands of sequences that came and went, row 0",
         ),
-        "versions in 16 bits": (ByShortVersion, "when a table has changed 65,536 times since a row was written, row 1"),
-        "a row a sequence": (ARowASequence, "in the first step, row"),
-        "prefills forgotten": (PrefillsForgotten, "row 0 of the table begins"),
+        "versions in 16 bits": (
+            kept_with({VERSION: f"{VERSION} % 2**16"}),
+            "when a table has changed 65,536 times since a row was written, row 1",
+        ),
+        # A sequence that is in another row now is not written there.
+        "a row a sequence": (
+            kept_with({"get(row)": "get(seq.seq_id)", "[row]": "[seq.seq_id]"}),
+            "in the first step, row",
+        ),
+        "prefills forgotten": (
+            kept_with({NOTED: f"            if seq.num_cached_tokens:\n    {NOTED}"}),
+            "row 0 of the table begins",
+        ),
         "all or nothing": (AllOrNothing, "takes a block writes 40 rows, expected at most 1"),
-        "at edges": (writing(write_at_edges), "in the first step, row"),
+        "at edges": (
+            kept_with({"self.in_row.get(row) != version": "seq.num_cached_tokens % self.block_size == 0"}),
+            "in the first step, row",
+        ),
         "forgets when the batch shrinks": (
             ForgetsWhenItShrinks,
             "a step without the batch's last sequence writes 39 rows, expected at most 0",
         ),
-        "noted before it is written": (NotedFirst, "when an error ended the step before, and it is repeated, row 0"),
-        "uncounted": (writing(write_uncounted), "rows_built grows by 0, expected 40"),
+        "noted before it is written": (
+            kept_with({WRITTEN: NOTED + WRITTEN}),
+            "when an error ended the step before, and it is repeated, row 0",
+        ),
+        "uncounted": (
+            kept_with(
+                {"super().write_row(row, seq)": f"self.inputs_on_host['block_tables'][row, : len({BLOCKS})] = {BLOCKS}"}
+            ),
+            "rows_built grows by 0, expected 40",
+        ),
     },
     model="small",
 )
 
 
-test_right_kept_rows = right_answers(
-    "10.3",
-    {
-        "by version": ByVersion,
-        "by content": ByContent,
-        "by a copy": remembering(lambda blocks, seq: (seq.seq_id, *blocks)),
-        "in an array": InOneArray,
-    },
-    model="small",
-)
+test_right_kept_rows = right_answers("10.3", {"by content": ByContent, "in an array": InOneArray}, model="small")
 
 
 def test_the_check_compiles_attention_for_one_dtype(small, monkeypatch):

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 import torch.nn.functional as F
 from wrong_answers import right_answers, wrong_answers
 
 from course.teach.exercises.solutions import solution
-
-
-def step_bytes(layers, width, vocab, bits):
-    rows = 9 * layers * width + vocab
-    return (12 * layers * width**2 + vocab * width) * bits // 8 + (4 * rows if bits < 16 else 0)
-
-
-test_wrong_bytes = wrong_answers(
-    "12.1",
-    {
-        "one layer": (lambda L, C, V, bits: step_bytes(1, C, V, bits), "you return"),
-        "printed": (lambda *shape: print(step_bytes(*shape)), "is a `return` missing?"),
-    },
-)
 
 
 def matrix_by_matrix(layers, width, vocab, bits):
@@ -33,8 +21,7 @@ test_right_bytes = right_answers(
     "12.1",
     {
         "matrix by matrix, a float": matrix_by_matrix,
-        "numpy": lambda *shape: np.int64(step_bytes(*shape)),
-        "a tensor": lambda *shape: torch.tensor(step_bytes(*shape)),
+        "a tensor": lambda *shape: torch.tensor(solution("12.1")(*shape)),
     },
 )
 
@@ -42,37 +29,31 @@ test_right_bytes = right_answers(
 # 12.2
 
 
-def quantize(weight, dtype=torch.int8):
-    scales = weight.abs().amax(1) / 127
-    values = (weight / torch.where(scales == 0, 1, scales)[:, None]).round().to(torch.int32).to(dtype)
-    return values, scales
-
-
-def in_place(weight):
-    values, scales = quantize(weight)
-    weight.div_(torch.where(scales == 0, 1, scales)[:, None])
-    return values, scales
-
-
-def zeros_divided(weight):
-    scales = weight.abs().amax(1) / 127
-    return (weight / scales[:, None]).round(), scales
+quantize_with = partial(solution, "12.2", torch=torch)
+quantize = quantize_with()
+RETURNED = "return (weight / steps[:, None]).round().to(torch.int8), scales"
 
 
 test_wrong_matrices = wrong_answers(
     "12.2",
     {
-        "0 / 0": (zeros_divided, "values: dtype float32, expected int8"),
         "zeros with scale NaN": (
-            lambda w: (quantize(w)[0], torch.where((w == 0).all(1), torch.nan, quantize(w)[1])),
+            quantize_with({RETURNED: f"{RETURNED} / scales * scales"}),
             "scales: ",
         ),
-        "int32": (lambda w: quantize(w, dtype=torch.int32), "values: dtype int32, expected int8"),
-        "scales as a column": (lambda w: (quantize(w)[0], quantize(w)[1][:, None]), "only dimensions of size 1 differ"),
-        "the other way round": (lambda w: quantize(w)[::-1], "values: "),
-        "only the values": (lambda w: quantize(w)[0], "expected (values, scales), got Tensor"),
-        "changes weight": (in_place, "weight was handed in, and you have changed it"),
-        "back in floats": (lambda w: (quantize(w)[0] * quantize(w)[1][:, None], quantize(w)[1]), "dtype float32"),
+        "scales as a column": (
+            quantize_with({RETURNED: f"{RETURNED}[:, None]"}),
+            "only dimensions of size 1 differ",
+        ),
+        "only the values": (quantize_with({", scales\n": "\n"}), "expected (values, scales), got Tensor"),
+        "changes weight": (
+            quantize_with({"(weight / steps[:, None])": "weight.div_(steps[:, None])"}),
+            "weight was handed in, and you have changed it",
+        ),
+        "back in floats": (
+            quantize_with({".to(torch.int8)": ".mul(steps[:, None])"}),
+            "values: dtype float32, expected int8",
+        ),
     },
 )
 
@@ -99,9 +80,7 @@ test_right_matrices = right_answers(
     {
         "row by row": row_by_row,
         "numpy": in_numpy,
-        "NaN replaced": lambda w: (zeros_divided(w)[0].nan_to_num(0).to(torch.int8), zeros_divided(w)[1]),
-        "zeros with scale 1": lambda w: (quantize(w)[0], torch.where((w == 0).all(1), 1.0, quantize(w)[1])),
-        "clamped from below": lambda w: (quantize(w.clone())[0], w.abs().amax(1).clamp_min(0) / 127),
+        "zeros with scale 1": quantize_with({", scales\n": ", steps\n"}),
     },
 )
 
@@ -109,38 +88,23 @@ test_right_matrices = right_answers(
 # 12.3
 
 
-def product(x, values, scales, group=64, convert=torch.Tensor.float, rounded=torch.round):
-    total = torch.zeros(len(x), len(values))
-    for part, columns in zip(x.split(group, 1), values.split(group, 1), strict=True):
-        scale = part.abs().amax(1, keepdim=True) / 127
-        whole = rounded(part / torch.where(scale == 0, 1, scale))
-        total += convert(whole) @ convert(columns).T * scale
-    return total * scales
-
-
-def one_batch_scale(x, values, scales):
-    total = torch.zeros(len(x), len(values))
-    for part, columns in zip(x.split(64, 1), values.split(64, 1), strict=True):
-        scale = (part.abs().max() / 127).clamp_min(1e-30)
-        total += (part / scale).round() @ columns.float().T * scale
-    return total * scales
-
-
-def changes_x(x, values, scales):
-    result = product(x, values, scales)
-    x.round_()
-    return result
+product_with = partial(solution, "12.3", torch=torch, quantize=quantize)
+FOR_THE_BATCH = {
+    "quantize(group)": "quantize(group.reshape(1, -1))",
+    "(rounded.int()": "(rounded.view(group.shape).int()",
+}
 
 
 test_wrong_products = wrong_answers(
     "12.3",
     {
-        "groups of 32": (lambda *a: product(*a, group=32), "values differ"),
-        "one scale for the batch": (one_batch_scale, "values differ"),
-        "cut off": (lambda *a: product(*a, rounded=torch.trunc), "values differ"),
-        "transposed": (lambda *a: product(*a).T, "permute(1, 0)"),
-        "float64": (lambda *a: product(*a).double(), "dtype float64, expected float32"),
-        "changes x": (changes_x, "x was handed in, and you have changed it"),
+        "groups of 32": (product_with({"split(64": "split(32"}), "values differ"),
+        "one scale for the batch": (product_with(FOR_THE_BATCH), "values differ"),
+        "transposed": (lambda *given: product_with()(*given).T, "permute(1, 0)"),
+        "changes x": (
+            product_with({"return out": "x.round_()\n    return out"}),
+            "x was handed in, and you have changed it",
+        ),
     },
 )
 
@@ -161,53 +125,31 @@ def rounded_first(x, values, scales):
 
 
 test_right_products = right_answers(
-    "12.3",
-    {
-        "padded, one einsum": padded_and_batched,
-        "integers": lambda *a: product(*a, convert=torch.Tensor.int),
-        "rounded first, then one product": rounded_first,
-        "rows one by one": lambda x, v, s: torch.cat([product(row[None], v, s) for row in x]),
-    },
+    "12.3", {"padded, one einsum": padded_and_batched, "rounded first, then one product": rounded_first}
 )
 
 
 # 12.4
 
 
-pack = solution("12.4", torch=torch)
-
-
-def changes_weight(weight, group):
-    result = pack(weight, group)
-    weight.round_()
-    return result
-
-
-def divided_by_zero(weight, group):
-    groups = weight.unflatten(1, (-1, group))
-    scales = groups.gather(2, groups.abs().argmax(2, keepdim=True)) / -8
-    whole = ((groups / scales).round().clamp(-8, 7) + 8).nan_to_num(0).to(torch.uint8).flatten(1)
-    return whole[:, 0::2] + 16 * whole[:, 1::2], scales[:, :, 0]
-
-
-def halves_of_a_row(weight, group):
-    """Column j beside column j + columns / 2, as some layouts have them."""
-    packed, scales = pack(weight, group)
-    values = torch.stack([packed & 15, packed >> 4], 2).flatten(1)
-    half = values.shape[1] // 2
-    return values[:, :half] + 16 * values[:, half:], scales
+pack_with = partial(solution, "12.4", torch=torch)
+PACKED = "values[:, 0::2] + 16 * values[:, 1::2]"
+HALVES = "values[:, : values.shape[1] // 2] + 16 * values[:, values.shape[1] // 2 :]"
 
 
 test_wrong_four_bits = wrong_answers(
     "12.4",
     {
-        "not packed": (lambda w, g: (pack(w, g)[0].repeat_interleave(2, 1), pack(w, g)[1]), "packed: "),
-        "int8": (lambda w, g: (pack(w, g)[0].to(torch.int8), pack(w, g)[1]), "packed: dtype int8, expected uint8"),
-        "scales with a dimension left": (lambda w, g: (pack(w, g)[0], pack(w, g)[1][..., None]), "scales: "),
-        "only packed": (lambda w, g: pack(w, g)[0], "expected (packed, scales), got Tensor"),
-        "changes weight": (changes_weight, "weight was handed in, and you have changed it"),
-        "zeros become -8": (divided_by_zero, "packed: "),
-        "halves of a row": (halves_of_a_row, "values differ, first at"),
+        "not packed": (pack_with({PACKED: "values"}), "packed: "),
+        "int8": (pack_with({PACKED: f"({PACKED}).to(torch.int8)"}), "packed: dtype int8, expected uint8"),
+        "scales with a dimension left": (pack_with({"scales[:, :, 0]": "scales"}), "scales: "),
+        "only packed": (pack_with({", scales[:, :, 0]": ""}), "expected (packed, scales), got Tensor"),
+        "changes weight": (
+            pack_with({"    return": "    weight.round_()\n    return"}),
+            "weight was handed in, and you have changed it",
+        ),
+        # Column j beside column j + columns / 2, as some layouts have them.
+        "halves of a row": (pack_with({PACKED: HALVES}), "values differ, first at"),
     },
 )
 
@@ -240,6 +182,6 @@ test_right_four_bits = right_answers(
     {
         "byte by byte": byte_by_byte,
         "numpy": in_numpy_with_views,
-        "zeros with scale 1": lambda w, g: (pack(w, g)[0], torch.where(pack(w, g)[1] == 0, 1.0, pack(w, g)[1])),
+        "zeros with scale 1": pack_with({"scales[:, :, 0]": "steps[:, :, 0]"}),
     },
 )
