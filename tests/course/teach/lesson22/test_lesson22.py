@@ -14,9 +14,8 @@ from course.contest import first_entry
 from course.teach.exercises.solutions import solution
 from course.teach.lesson22 import exercises, step_counts
 from course.teach.lesson22.step_counts import count_steps
-from roseinfer.engine.policies import FirstCome, LongestOutput, Packed, Policy, ShortestPrompt
+from roseinfer.engine.policies import FirstCome, LongestOutput, Packed, Policy
 from roseinfer.engine.scheduler import Scheduler
-from roseinfer.sequence import SamplingParams
 
 # 22.1
 
@@ -115,11 +114,6 @@ test_right_judges = right_answers(
 # 22.3
 
 
-class Broken(Policy):
-    def key(self, seq):
-        return seq.no_such
-
-
 def changing(change):
     """A policy that changes every sequence that it sees."""
 
@@ -158,14 +152,11 @@ class AddsTokens(Policy):
         return 0
 
 
-ONE_TOKEN = SamplingParams(max_tokens=1, ignore_eos=True)
 test_wrong_policies = wrong_answers(
     "22.3",
     {
         "an object": (FirstCome(), "expected a subclass of Policy, got <"),
-        "another class": (dict, "expected a subclass of Policy, got <class 'dict'>"),
         "first come": (FirstCome, ": key does not tell long outputs from short ones"),
-        "the shortest prompt": (ShortestPrompt, ": key does not tell long outputs from short ones"),
         "the longest that fits": (Packed, "served takes "),
         "shortest outputs": (
             type("Short", (Policy,), {"key": lambda self, seq: seq.max_len - len(seq)}),
@@ -176,7 +167,6 @@ test_wrong_policies = wrong_answers(
             type("Len", (Policy,), {"key": lambda self, seq: -seq.max_len}),
             ": max_len counts the prompt, too, and a long prompt is no long output",
         ),
-        "an error": (Broken, "AttributeError"),
         "text": (
             type("Text", (Policy,), {"key": lambda self, seq: f"{1000 - seq.params.max_tokens:04}"}),
             "key(seq) returns '0960', expected a number or a tuple of numbers",
@@ -190,10 +180,7 @@ test_wrong_policies = wrong_answers(
             changing(lambda seq: object.__setattr__(seq.params, "max_tokens", 1)),
             "key(seq) changes the sequence: a policy only reads it",
         ),
-        "params of its own": (changing(lambda seq: setattr(seq, "params", ONE_TOKEN)), "key(seq) changes the sequence"),
         "an end of its own": (changing(lambda seq: setattr(seq, "finish_reason", "length")), "key changed request 0"),
-        "a shorter prompt": (changing(lambda seq: seq.token_ids.pop()), "key(seq) changes the sequence"),
-        "a longer prompt": (changing(lambda seq: seq.token_ids.append(0)), "key(seq) changes the sequence"),
         "one token, later": (
             type("Late", (Policy,), {"key": lambda self, seq: 0, "pick": shortens_the_first}),
             "tokens: a policy only reads sequences",
