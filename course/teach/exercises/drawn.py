@@ -185,6 +185,8 @@ def _why(part: Expected, results: list[tuple[Case, Any]]) -> str:
 
 def size(value: Any) -> float:
     """Measure the work of a case by hand: a number counts by its value, anything else by its elements."""
+    if isinstance(value, bytes):
+        return len(value)
     if hasattr(value, "numel"):
         return value.numel()
     if isinstance(value, (int, float)):

@@ -2,22 +2,86 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import inspect
+from collections.abc import Callable
+from random import Random
+from typing import Any, NamedTuple
 
-from ..exercises.drawn import Comparison, Expected, draw, inputs
+import numpy as np
+
+from ..exercises.as_solved import as_solved, as_solved_by_name
+from ..exercises.drawn import Case, Comparison, draw, inputs, values_of
 from ..exercises.exercise import register
 from ..exercises.wrong import Wrong
-from .admission_rule import ADMISSIONS
-from .events import ANOTHER_STREAM, MISTAKES, STREAMS, Chunks, Rules, Texts, draw_stream, mixed_up, texts_of
-from .open_loop_checks import OPEN_LOOP
-from .quality_checks import QUALITIES
+from .virtual_clock import START, VirtualLoop, run_virtually
+
+Seconds = list[float]
+
+# 20.1
+
+DONE = '                self.is_done |= text == "[DONE]"\n'
+EVENT_MISTAKES = {
+    "an event may be cut anywhere: keep what is not complete for the next call": {
+        "self.rest + chunk": "chunk",
+        "decode()": 'decode(errors="replace")',
+    },
+    "a chunk may hold several events": {"return texts": "return texts[:1]"},
+    "a character may be cut in half: keep bytes, and decode whole lines": {
+        "self.rest + chunk": 'self.rest + chunk.decode(errors="replace").encode()'
+    },
+    "[DONE] is the end of the stream, not a text": {DONE: "", "texts.append(text)\n": f"texts.append(text)\n{DONE}"},
+    "nothing counts after [DONE]": {"is_done |=": "is_done ="},
+    "[DONE] ends the stream only if it is the whole text of an event": {
+        'text == "[DONE]"': r'"[DONE]" in text.split("\n")'
+    },
+    "only one space after the colon is not part of the text": {'.removeprefix(" ")': ".strip()"},
+    "the space after the colon is not part of the text": {'.removeprefix(" ")': ""},
+    "the space after the colon may be missing": {'startswith("data:")': 'startswith("data: ")'},
+    "a line that does not begin with data: is no part of the text": {'line.startswith("data:")': "line"},
+    "a line may end with \\r\\n, too": {r'.removesuffix(b"\r")': ""},
+    "several data lines of an event are joined with \\n": {r'"\n".join': '"".join'},
+    "an event without a data line is no event": {" and self.parts": ""},
+}
+WORDS = ["a", "ü", "🦀", "data: x", '{"text":"if "}', " two ", "0", "", "\ufeffb", "\ttab\t"]
+WORDS += ["one\u2028line", "one\x85line", "one\rline", "say [DONE]", " [DONE]", "[DONE] ", "[done]"]
+OTHER_LINES = [b": still here", b"event: x", b"database: x", b" data: b", b"data : b", b"DATA: b", b"data"]
 
 
-def texts_by_chunk(answer: Any, chunks: Chunks) -> Texts:
+def _draw_stream(rng: Random) -> Case:
+    """Draw some events in bytes, with other lines before, in and between them, cut at random places."""
+    lines = []
+    for _ in range(rng.randint(1, 4)):
+        num_parts = rng.choice((1, 1, 1, 2))
+        for _ in range(num_parts):
+            lines += [rng.choice(OTHER_LINES)] * (rng.random() < 0.2) + [b""] * (rng.random() < 0.1)
+            word = rng.choice(WORDS if num_parts == 1 else [*WORDS, "[DONE]"])
+            lines.append(b"data:" + rng.choice((b" ", b" ", b"")) + word.encode())
+        lines.append(b"")
+    if rng.random() < 0.4:
+        lines += [b"data: [DONE]", b"", b"data: more", b""][: rng.choice((2, 2, 4))]
+    ends = rng.choice(([b"\n"], [b"\n"], [b"\r\n"], [b"\n", b"\r\n"]))
+    stream = b"".join(line + rng.choice(ends) for line in lines)
+    places = sorted({rng.randint(1, len(stream)) for _ in range(rng.randint(0, 6))} | {len(stream)})
+    return ([stream[begin:end] for begin, end in zip([0, *places], places, strict=False)],)
+
+
+STREAMS = [
+    ([b"data: a\n\n"],),
+    ([b"data: a\n\ndata: b\n\n"],),
+    ([b"data: a\n", b"\n"],),
+    ([b"data: \xc3", b"\xbc\n\n"],),
+    ([b"data: a\r\n\r", b"\n"],),
+    ([b"data: [DONE]\n\n", b"data: a\n\n"],),
+    ([b"data: " + b"long " * 400, b"text\n", b"\n"],),
+    *draw(_draw_stream, 200),
+]
+
+
+def _texts_by_chunk(answer: Callable[[], Any], chunks: list[bytes]) -> list[list[str]]:
     """Collect what a reader gives after each chunk, while another reader is in the middle of another stream."""
-    another = answer()
-    another.feed(ANOTHER_STREAM)
-    reader = answer()
+    reader, another = answer(), answer()
+    another.feed(b"data: of another reader\n")
     found = []
     for chunk in chunks:
         if (texts := reader.feed(chunk)) is None:
@@ -26,19 +90,254 @@ def texts_by_chunk(answer: Any, chunks: Chunks) -> Texts:
     return found
 
 
-EVENTS = Comparison(
-    [*STREAMS, *draw(draw_stream, 150)],
-    Expected(
-        texts_of(Rules()),
-        {
-            **{why: texts_of(rules) for why, rules in MISTAKES.items()},
-            "another reader reads another stream: keep what was read in the object, not in its class": mixed_up,
-        },
+register(
+    "20.1",
+    Comparison(
+        STREAMS, as_solved("20.1", EVENT_MISTAKES, call=_texts_by_chunk), inputs("chunks"), call=_texts_by_chunk
     ),
-    inputs("chunks"),
-    texts_by_chunk,
 )
-register("20.1", EVENTS)
-register("20.2", QUALITIES)
-register("20.3", OPEN_LOOP)
-register("20.4", ADMISSIONS)
+
+# 20.2
+
+
+class Record(NamedTuple):
+    """A request of a load, with times in seconds; first and last are None where no token came."""
+
+    arrival: float
+    first: float | None
+    last: float | None
+    tokens: int
+    how: str
+
+
+FIRST, LAST = "min(r.arrival for r in records)", "max(r.last for r in records if r.last is not None)"
+TTFTS, GAPS = "sorted(r.first - r.arrival for r in complete)", "r.last - r.first <= tpot_limit * (r.tokens - 1)"
+RANK = "math.ceil(0.99 * len(ttfts)) - 1"
+QUALITY_MISTAKES = {
+    "throughput": {
+        "records come in any order: find the first arrival": {FIRST: "records[0].arrival or math.inf"},
+        "only complete answers count": {"return len(complete)": "return len(records)"},
+        "from the first arrival of any request, also of one that was refused": {
+            FIRST: "min(r.arrival for r in complete)"
+        },
+        "until the last token of any request, also of one that failed": {LAST: "max(r.last for r in complete)"},
+        "from the first arrival: a load does not begin at second 0": {f" - {FIRST}": ""},
+        "until the last token of any answer, not until the last arrival": {
+            f"{LAST} - {FIRST}": f"max(r.arrival for r in records) - {FIRST} or math.inf"
+        },
+    },
+    "goodput": {
+        "an answer that failed or was refused is not good, however fast it began": {
+            "is_good, complete": "is_good, (r for r in records if r.first is not None)"
+        },
+        "a good answer keeps both limits": {f" and {GAPS}": ""},
+        "a time equal to its limit keeps it": {
+            "<= ttft_limit": "< ttft_limit",
+            GAPS: f"({GAPS.replace('<=', '<')} or r.tokens == 1)",
+        },
+        "n tokens have n - 1 gaps between them": {"(r.tokens - 1)": "r.tokens"},
+        "answers per second, not answers": {"num_good / seconds": "num_good"},
+    },
+    "attained": {
+        "of all requests: one that was refused or failed is not good": {
+            "num_good / len(records)": "num_good / len(complete)"
+        },
+    },
+    "p99_ttft": {
+        "nearest rank: the smallest value that at least 99 in a hundred do not exceed": {
+            RANK: "int(0.99 * (len(ttfts) - 1))"
+        },
+        "a percentile, not the mean": {f"ttfts[{RANK}]": "sum(ttfts) / len(ttfts)"},
+        "a percentile, not the largest": {RANK: "-1"},
+        "of complete answers: the others have no whole one": {
+            TTFTS: "sorted(r.first - r.arrival for r in records if r.first is not None)"
+        },
+    },
+}
+
+
+def _draw_record(rng: Random, begin: float, parts: int, how: str) -> Record:
+    arrival = begin + rng.randint(0, 40) / 8
+    if how == "refused" or (how == "failed" and rng.random() < 0.5):
+        return Record(arrival, None, None, 0, how)
+    tokens, first = rng.choice((1, 2, 3, 5, 9)), arrival + rng.randint(1, parts) / parts
+    return Record(arrival, first, first + (tokens - 1) * rng.randint(1, 4) / 8, tokens, how)
+
+
+def _draw_records(rng: Random) -> Case:
+    """Draw a load; its first request to arrive, and its last to end, may be of any kind."""
+    count, begin = rng.choice((1, 2, 3, 4, 6, 100, 250)), rng.choice((0.0, 2.0, 100.0))
+    parts = 8 if count < 100 else 8192  # of a second: in a large load no two TTFTs are the same
+    records = [Record(begin, begin + rng.randint(1, parts) / parts, begin + 3.0, 5, "complete")]
+    for _ in range(count - 1):
+        # Of 100 requests all are complete, where rounding by hand goes wrong.
+        how = "complete" if count == 100 else rng.choice(("complete", "complete", "complete", "refused", "failed"))
+        records.append(_draw_record(rng, begin, parts, how))
+    if rng.random() < 0.5:
+        records.append(Record(begin - rng.randint(1, 8) / 8, None, None, 0, "refused"))
+    if rng.random() < 0.5:
+        records.append(Record(begin, begin + 1.0, begin + 20.0 + rng.randint(1, 8) / 8, 9, "failed"))
+    return rng.sample(records, len(records)), rng.randint(2, 8) / 8, rng.randint(1, 4) / 8
+
+
+LOADS = [
+    ([Record(0.0, 0.5, 1.5, 3, "complete")], 0.5, 0.5),
+    ([Record(1.0, 1.5, 2.5, 3, "complete")], 0.5, 0.5),
+    ([Record(0.0, 0.5, 0.5, 1, "complete")], 0.5, 0.5),
+    *draw(_draw_records, 60),
+]
+register(
+    "20.2",
+    Comparison(
+        LOADS,
+        as_solved_by_name("20.2", QUALITY_MISTAKES, call=values_of(*QUALITY_MISTAKES)),
+        inputs("records", "ttft_limit", "tpot_limit"),
+    ),
+)
+
+# 20.3
+
+WAIT, ALL = "await asyncio.sleep(due - now())", "(one(number) for number in range(len(arrivals)))"
+BY_GAPS = """tasks = []
+    for gap in (arrivals[i] - arrivals[i - 1] if i else arrivals[0] for i in range(len(arrivals))):
+        await asyncio.sleep(gap)
+        tasks.append(asyncio.create_task(one(len(tasks))))
+        await asyncio.sleep(0)
+    return await"""
+LOOP_MISTAKES = {
+    "sent": {
+        "a request is sent at its time, whether or not earlier ones have their answers": {
+            f"await asyncio.gather(*{ALL})": "[await one(number) for number in range(len(arrivals))]"
+        },
+        "sleep until the next request's time, not for the gap: what the client does in between adds up": {
+            WAIT: "pass",
+            "return await": BY_GAPS,
+            ALL: "tasks",
+        },
+        "each request waits for its time": {WAIT: "pass"},
+    },
+    "latencies": {
+        "a latency counts from the time at which the request was due: what the client is late is in it": {
+            WAIT: f"{WAIT}\n        due = now()"
+        },
+        "in the order of the requests, not of their ends": {
+            "start = now()": "start, ends = now(), []",
+            "return now() - due": "ends.append(now() - due)",
+            f"return await asyncio.gather(*{ALL})": f"await asyncio.gather(*{ALL})\n    return ends",
+        },
+    },
+}
+
+
+def _sends_and_latencies(
+    answer: Callable[..., Any], arrivals: Seconds, works: Seconds, answers: Seconds
+) -> dict[str, Any]:
+    """Run an answer by a virtual clock. "sent": when each request was sent after the start. "latencies": its result.
+
+    works: seconds that the client itself is busy with each request when it sends it. answers: seconds that the server
+    takes.
+    """
+    if not inspect.iscoroutinefunction(answer):
+        raise Wrong("open_loop must be written with `async def`")
+    sent: dict[int, float] = {}
+
+    async def run(loop: VirtualLoop) -> Any:
+        async def send(number: int) -> None:
+            if number in sent:
+                raise Wrong(f"request {number} is sent twice")
+            sent[number] = loop.time() - START
+            loop.work(works[number])
+            await asyncio.sleep(answers[number])
+
+        return await answer(arrivals, send, loop.now)
+
+    latencies = run_virtually(run)
+    if lacking := [number for number in range(len(arrivals)) if number not in sent]:
+        raise Wrong(f"request {lacking[0]} is never sent")
+    return {"sent": [sent[number] for number in range(len(arrivals))], "latencies": latencies}
+
+
+def _draw_load(rng: Random) -> Case:
+    """Draw a load in quarters of a second, in which answers end long after the last request is sent.
+
+    Some loads have more requests than a client would hold back by a limit of its own.
+    """
+    count = rng.choice((1, 2, 3, 4, 5, 5, 40))
+    is_many = count > 5
+    arrivals = sorted(quarter / 4 for quarter in rng.sample(range(8 * count), count))
+    works = [0.0 if is_many else rng.choice((0.0, 0.0, 0.0, 1.0, 2.5)) for _ in range(count)]
+    answers = [(128.0 if is_many else 32.0) + rng.randint(0, 64) / 4 + number / 64 for number in range(count)]
+    return arrivals, works, answers
+
+
+ARRIVALS = [
+    ([0.0], [0.0], [1.0]),
+    ([1.0], [0.0], [1.0]),
+    ([0.0, 1.0], [0.0, 0.0], [3.0, 3.0]),
+    ([0.0, 1.0], [2.0, 0.0], [4.0, 4.0]),
+    ([0.0, 1.0, 2.0], [0.0, 0.0, 0.0], [9.0, 1.5, 1.25]),
+    ([0.5, 0.5], [0.0, 0.0], [2.0, 1.0]),
+    ([number / 16 for number in range(300)], [0.0] * 300, [64.0] * 300),  # more at a time than clients have connections
+    *draw(_draw_load, 60),
+]
+register(
+    "20.3",
+    Comparison(
+        ARRIVALS,
+        as_solved_by_name("20.3", LOOP_MISTAKES, call=_sends_and_latencies),
+        inputs("arrivals", "client busy", "server takes"),
+        call=_sends_and_latencies,
+    ),
+)
+
+# 20.4
+
+ENDS_NEEDED, MEAN_GAP = "(num_queued + 1 - num_free)", "(ends[-1] - ends[0]) / (len(ends) - 1)"
+ADMIT_MISTAKES = {
+    "the request itself needs a slot, too: one more has to end": {ENDS_NEEDED: "(num_queued - num_free)"},
+    "slots that are free now need no answer to end": {ENDS_NEEDED: "(num_queued + 1)"},
+    "n ends have n - 1 gaps between them": {"(len(ends) - 1)": "len(ends)"},
+    "the mean gap, not the last one": {MEAN_GAP: "ends[-1] - ends[-2]"},
+    "a wait equal to the limit is allowed": {"<= limit": "< limit"},
+    "with fewer than two ends nothing is known: let the request in": {"return True": "return num_queued < num_free"},
+    "a wait beyond the limit is refused, not one within it": {"<= limit": "> limit", "return True": "return False"},
+    "a slot for it is free: let it in, however slow recent answers were": {ENDS_NEEDED: f"max{ENDS_NEEDED[:-1]}, 1)"},
+    "a request that would wait too long is refused": {"<= limit": '<= float("inf")'},
+}
+
+
+def _explain_truth(got: Any, want: bool) -> str | None:
+    if got is None:
+        return "got None: is a `return` missing?"
+    if not isinstance(got, bool | np.bool_):
+        return f"expected True or False, got {type(got).__name__}"
+    return None if got == want else f"got {got}, expected {want}"
+
+
+def _draw_state(rng: Random) -> Case:
+    latest = rng.choice((64, 64, 2, 0))  # quarters of a second: answers may end at the same time
+    ends = sorted(100.0 + rng.randint(0, latest) / 4 for _ in range(rng.choice((0, 1, 2, 3, 5, 9))))
+    queued, free = rng.randint(0, rng.choice((9, 9, 500))), rng.choice((0, 0, 0, 1, 3, 9))
+    wait = (queued + 1 - free) * (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else 1.0
+    near = round(4 * wait * rng.choice((0.5, 0.8, 1.0, 1.0, 1.2, 2.0))) / 4  # where mistakes decide otherwise
+    return queued, free, ends, max(0.25, near)
+
+
+STATES = [
+    (0, 1, [], 1.0),
+    (0, 0, [], 1.0),
+    (0, 0, [1.0, 2.0], 1.0),
+    (0, 0, [1.0, 2.0], 0.5),
+    (0, 1, [1.0, 9.0], 1.0),
+    (2, 0, [1.0, 4.0, 5.0], 3.0),
+    (0, 0, [1.0, *map(float, range(41, 81))], 1.5),  # all gaps count, not the latest ones
+    *draw(_draw_state, 120),
+]
+register(
+    "20.4",
+    Comparison(
+        STATES,
+        as_solved("20.4", ADMIT_MISTAKES, _explain_truth),
+        inputs("num_queued", "num_free", "ends", "limit"),
+    ),
+)

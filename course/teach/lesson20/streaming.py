@@ -13,9 +13,10 @@ from typing import Any
 
 from roseinfer.display.view import View, card
 
-from .events import Reader
+from ..exercises.solutions import solution
 from .server import SECONDS, LessonServer
 
+EventReader: type[Any] = solution("20.1")
 LARGEST_CUT = 40  # bytes of a chunk that a reader is handed
 SHOWN_BYTES = 300
 
@@ -89,7 +90,7 @@ class StreamedAnswer(View):
 
 
 def stream_answer(
-    server: LessonServer, prompt: str, reader: type[Any] = Reader, max_tokens: int = 24, seed: int = 0
+    server: LessonServer, prompt: str, reader: type[Any] = EventReader, max_tokens: int = 24, seed: int = 0
 ) -> StreamedAnswer:
     """Ask for a stream, cut its bytes at random places, and hand them to a reader of exercise 20.1."""
     with posted(server, streamed(server, max_tokens, prompt)) as connection:

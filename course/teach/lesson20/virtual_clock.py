@@ -6,7 +6,8 @@ import asyncio
 import selectors
 import time
 from collections.abc import Callable, Coroutine
-from threading import Thread, current_thread
+from concurrent.futures import ThreadPoolExecutor
+from threading import get_ident
 from typing import Any, TypeVar
 from unittest.mock import patch
 
@@ -15,7 +16,6 @@ from ..exercises.wrong import Wrong
 T = TypeVar("T")
 START = 1000.0  # of the clock: a load does not begin at 0
 MOST_LOOKS = 100_000  # at the clock, in one run
-REAL_SECONDS = 2  # a run takes milliseconds
 
 
 class JumpingSelector(selectors.SelectSelector):
@@ -58,37 +58,27 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run_virtually(make: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine on a new VirtualLoop, in a thread because a notebook's own has a loop, and return its result.
+    """Run a coroutine on a new VirtualLoop, in a thread because a notebook's own has a loop, and return its result."""
 
-    Raises what it raises, and Wrong where it has not ended after some seconds.
-    """
-    outcome: dict[str, Any] = {}
+    def run() -> T:
+        own, loop = get_ident(), VirtualLoop()
 
-    def run() -> None:
-        loop = VirtualLoop()
+        def sleep(seconds: float) -> None:
+            if get_ident() != own:  # other threads sleep as before
+                return really_sleep(seconds)
+            raise Wrong(
+                "time.sleep holds up everything, the other requests too: `await asyncio.sleep(seconds)` does not"
+            )
+
         try:
             with patch("time.sleep", sleep):
-                outcome["value"] = loop.run_until_complete(make(loop))
+                value = loop.run_until_complete(make(loop))
             for task in asyncio.all_tasks(loop):
                 task.cancel()
-        except BaseException as error:
-            outcome["error"] = error
+            return value
         finally:
             loop.close()
 
     really_sleep = time.sleep
-
-    def sleep(seconds: float) -> None:
-        if current_thread() is not thread:  # the kernel's own threads sleep as before
-            return really_sleep(seconds)
-        raise Wrong("time.sleep holds up everything, the other requests too: `await asyncio.sleep(seconds)` does not")
-
-    thread = Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(REAL_SECONDS)
-    if thread.is_alive():
-        raise Wrong(f"open_loop has not returned after {REAL_SECONDS} seconds of real time")
-    if error := outcome.get("error"):
-        raise error
-    value: T = outcome["value"]
-    return value
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(run).result()

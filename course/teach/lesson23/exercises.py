@@ -42,7 +42,6 @@ STEPS: list[Case] = [
     (1, 1, 1, [1], 1, 1, 1),
     (1, 1, 1, [1], 1000, 1, 1),
     (2, 4, 10, [3, 5], 7, 2, 1.5),
-    (12, 768, 50_257, [300] * 64, 168, 4_800_000, 1.5),
     *draw(_draw_step),
 ]
 WEIGHTS, CACHED = "num_layers * 12 * width * width + vocab_size * width", "sum(context_lens) * 2 * num_layers * width"
@@ -82,7 +81,7 @@ register(
 
 # 23.2 and 23.3
 
-EDGES = [(1, 1, 1), (1, 1, 64), (1, 32, 65), (2, 33, 1), (16, 32, 64), (15, 65, 70), (3, 70, 140)]
+EDGES = [(1, 1, 1), (1, 1, 64), (1, 32, 65), (2, 33, 1), (16, 32, 64)]
 ALL_CHUNKS = {
     "only the first chunk counts: the loop goes on to WIDTH": {"range(0, WIDTH, CHUNK)": "range(0, CHUNK, CHUNK)"},
     "only the last chunk counts: give tl.dot the sums so far": {
@@ -105,7 +104,7 @@ def _draw_product(rng: Random) -> Case:
 BIAS = "    sums += tl.load(bias + column, mask=real_column, other=0.0)[None, :]\n"
 register_rung(
     FEW_ROWS,
-    [*EDGES, *draw(_draw_product, 43)],
+    [*EDGES, *draw(_draw_product, 45)],
     {
         **ALL_CHUNKS,
         "the bias is missing": {BIAS: ""},
@@ -137,19 +136,16 @@ register_rung(
     NORM_IN_FRONT,
     [
         *((*edge, 0.5) for edge in EDGES),
-        *draw(lambda rng: (*_draw_product(rng), rng.choice((0.01, 0.5, 2.0))), 43),
+        *draw(lambda rng: (*_draw_product(rng), rng.choice((0.01, 0.5, 2.0))), 45),
     ],
     {
         **ALL_CHUNKS,
         "that is LayerNorm: RMSNorm subtracts no mean": LAYER_NORM,
-        "the rows are not divided by the root": {f"scale = {SCALE}": "scale = 1.0 + 0.0 * squares"},
         "the values are not multiplied by norm": {"values * gain[None, :]": "values"},
         "eps is missing": {"squares / WIDTH + eps": "squares / WIDTH"},
         "eps belongs under the root": {SCALE: "1.0 / (tl.sqrt(squares / WIDTH) + eps)"},
         "the root is of the mean of the squares, not of their sum": {"squares / WIDTH": "squares"},
         "the mean is over WIDTH values, not over the lanes of a chunk": {"squares / WIDTH": "squares / CHUNK"},
-        "that is the mean of the squares, not its root": {SCALE: "1.0 / (squares / WIDTH + eps)"},
-        "the squares of all chunks belong into the mean, not the last one's alone": {"squares += tl": "squares = tl"},
         "the squares are of x itself, before it is multiplied by norm": {
             "values * values, axis": "values * gain[None, :] * values * gain[None, :], axis"
         },

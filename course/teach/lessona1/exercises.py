@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from ..exercises.drawn import Case, Comparison, Describe, Expected, draw
+from ..exercises.as_solved import as_solved
+from ..exercises.drawn import Case, Comparison, Describe, draw
 from ..exercises.exercise import register
 from ..exercises.explain import explain_tensor
 from ..exercises.solutions import solution
@@ -22,85 +23,49 @@ from ..exercises.tensor_checks import require_unchanged
 from ..exercises.wrong import Wrong
 
 Inputs = tuple[Any, ...]
-Answer = Callable[..., Tensor]
 
 
 class ByHand(TorchFunctionMode):
-    """A mode that refuses PyTorch's own attention. grouped_only: only where it is asked to share KV heads.
-
-    An error after repeat_interleave without a dim is told with what that does.
-    """
+    """A mode that refuses PyTorch's own attention. grouped_only: only where it is asked to share KV heads."""
 
     def __init__(self, grouped_only: bool = False) -> None:
         super().__init__()
         self.grouped_only = grouped_only
-        self.flattened = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", "").split(".")[0]  # also that of torch.ops
-        if name == F.scaled_dot_product_attention.__name__ and (
-            not self.grouped_only or (kwargs or {}).get("enable_gqa")
-        ):
+        is_own = getattr(func, "__name__", "").startswith(F.scaled_dot_product_attention.__name__)  # or of torch.ops
+        if is_own and (not self.grouped_only or (kwargs or {}).get("enable_gqa")):
             option = "enable_gqa of " if self.grouped_only else ""
             raise Wrong(f"that is {option}PyTorch's own F.scaled_dot_product_attention: write this part by hand")
-        got = func(*args, **(kwargs or {}))
-        if name == "repeat_interleave" and args and got.dim() < args[0].dim():
-            self.flattened = True
-        return got
-
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        super().__exit__(kind, error, traceback)
-        if self.flattened and isinstance(error, (RuntimeError, IndexError, ValueError)):
-            raise Wrong(f"{kind.__name__}: {error}; without a dim, repeat_interleave flattens") from error
+        return func(*args, **(kwargs or {}))
 
 
 def _compare(
     exercise_id: str,
     cases: Sequence[Case],
     make: Callable[..., Inputs],
-    mistakes: Mapping[str, Answer],
+    mistakes: Mapping[str, Mapping[str, str]],
     describe: Describe,
     mode: Callable[[], AbstractContextManager[Any]] = ByHand,
     rtol: float = 1e-3,
     atol: float = 1e-4,
     **names: Any,
 ) -> None:
-    """Register a comparison with the solution in float64. Mistakes run in float32, so that they overflow as an answer.
+    """Register a comparison. make(*case): the answer's inputs. mode: in which it runs. names: as for as_solved."""
+    parameters = inspect.signature(solution(exercise_id, torch=torch, **names)).parameters
 
-    make(*case): the answer's inputs. mode: in which an answer runs. names: of the notebook, which the solution uses.
-    """
-    right = solution(exercise_id, torch=torch, **names)
-
-    def expected(*case: Any) -> Tensor:
-        return right(
-            *(x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for x in make(*case))
-        ).float()
-
-    def call(answer: Answer, *case: Any) -> Tensor:
+    def call(answer: Callable[..., Tensor], *case: Any) -> Tensor:
         given, handed = make(*case), make(*case)
         with mode():
             got = answer(*handed)
-        for before, after, name in zip(given, handed, inspect.signature(right).parameters, strict=True):
-            if isinstance(before, Tensor):
-                require_unchanged([before], [after], [name], ": make a new tensor")
+        before, after = (filter(torch.is_tensor, each) for each in (given, handed))
+        kept = [name for name, value in zip(parameters, given, strict=True) if torch.is_tensor(value)]
+        require_unchanged(before, after, kept, ": make a new tensor")
         return got
 
-    def mistaken(answer: Answer, *case: Any) -> Tensor:
-        try:
-            return answer(*make(*case))
-        except RuntimeError:  # sizes that do not fit: an answer raises, too
-            return torch.empty(0)
-
-    def explain(got: object, want: Tensor) -> str | None:
-        return explain_tensor(got, want, rtol, atol)
-
-    known = {why: partial(mistaken, answer) for why, answer in mistakes.items()}
-    register(exercise_id, Comparison(cases, Expected(expected, known, explain), describe, call))
-
-
-def _with(exercise_id: str, mistakes: Mapping[str, Mapping[str, str]]) -> dict[str, Answer]:
-    """Make the solution with each of these mistakes: what is said about it -> the changes that make it."""
-    return {why: solution(exercise_id, changes, torch=torch) for why, changes in mistakes.items()}
+    explain = partial(explain_tensor, rtol=rtol, atol=atol)
+    expected = as_solved(exercise_id, mistakes, explain, call, torch=torch, **names)
+    register(exercise_id, Comparison(cases, expected, describe, call))
 
 
 # The inputs of a1.1 to a1.3. Kinds of cases, and the order in which they are told: as drawn; a query of zeros; each
@@ -168,7 +133,6 @@ UNSCALED = "the scores are not scaled: divide them by the square root of D"
 BY_D = "the scores are divided by D, not by its square root"
 OF_KEYS = "the weighted sum is of keys, it should be of values"
 OVERFLOWS = "exp of a large score overflows: subtract the largest score of the row first, as torch.softmax does"
-UNMASKED = "every row sees all tokens, also those after it: row i may only see columns 0 to i"
 
 # a1.1
 
@@ -181,46 +145,32 @@ ONE_QUERY_MISTAKES = {
     },
     OF_KEYS: {"@ values": "@ keys"},
     "the scores themselves are the weights: a softmax makes them positive, with a sum of 1": {SOFTMAX: "scores"},
-    "the scores are divided by their sum: a softmax takes exp of each score first": {
-        SOFTMAX: "(scores / scores.sum())"
-    },
     "exp of the scores is not divided by its sum": {SOFTMAX: "scores.exp()"},
-    "all values get the same weight: the scores are not used": {SOFTMAX: "torch.zeros_like(scores).softmax(dim=0)"},
-    "only the value with the largest score is returned: a softmax mixes all of them": {
-        f"{SOFTMAX} @ values": "values[scores.argmax()]"
-    },
     OVERFLOWS: {SOFTMAX: "(scores.exp() / scores.exp().sum())"},
 }
 ONE_QUERY = [
     (1, 1, PLAIN),
-    (1, 4, PLAIN),
-    (2, 1, PLAIN),
     (3, 4, PLAIN),
     (4, 4, PLAIN),  # T and D are equal: a transposed matrix has the same shape
-    (4, 4, LARGE),
-    (2, 16, LARGE),
     (1_100, 8, PLAIN),
     *draw(lambda rng: (rng.randint(1, 9), rng.choice((1, 2, 3, 4, 8, 16)), rng.choice((PLAIN, PLAIN, LARGE)))),
 ]
-_compare("a1.1", ONE_QUERY, _make_one, _with("a1.1", ONE_QUERY_MISTAKES), _describe("T", "D"))
+_compare("a1.1", ONE_QUERY, _make_one, ONE_QUERY_MISTAKES, _describe("T", "D"))
 
 # a1.2
 
 ROUNDED = 5e-3  # a float32 near LOWEST is exact to 0.004: exp(s - logsumexp(s)) is right, and differs by as much
 MASKED = 'scores.masked_fill(~visible, float("-inf"))'
 CAUSAL_MISTAKES = {
-    UNMASKED: {MASKED: "scores"},
+    "every row sees all tokens, also those after it: row i may only see columns 0 to i": {MASKED: "scores"},
     "the mask also hides a token from itself: row i sees columns 0 to i, with i": {".tril()": ".tril(-1)"},
     "the mask is upside down: row i sees columns i to T - 1, it should see 0 to i": {".tril()": ".triu()"},
+    "the mask is the wrong way round: masked_fill replaces where the mask is True, so give it ~visible": {
+        "~visible": "visible"
+    },
     "masked scores are 0, and exp(0) is 1: only a score of -inf gets weight 0": {'float("-inf")': "0"},
     "masked scores are a finite number, and real scores can be lower: only -inf always gets weight 0": {
         'float("-inf")': "-1e4"
-    },
-    "masked scores are -100,000, and a real score can be as low: only -inf always gets weight 0": {
-        'float("-inf")': "-1e5"
-    },
-    "a finite number is added to hidden scores, and real ones can be lower still: only -inf always gets weight 0": {
-        MASKED: "(scores - 1e4 * ~visible)"
     },
     "a visible score of 0 is hidden, too: the mask comes from the positions, not from the scores": {
         MASKED: f'{MASKED}.masked_fill(scores == 0, float("-inf"))'
@@ -231,64 +181,39 @@ CAUSAL_MISTAKES = {
     "the softmax runs down the columns: the weights of one row add up to 1, so it runs along dim=-1": {
         "dim=-1": "dim=-2"
     },
-    "the softmax runs over the heads: the weights of one row add up to 1, so it runs along dim=-1": {"dim=-1": "dim=0"},
     UNSCALED: {" / D**0.5": ""},
     BY_D: {"D**0.5": "D"},
-    "the scores are divided by the square root of H: D is q.shape[-1]": {"D**0.5": "len(q)**0.5"},
-    "the scores are divided by the square root of T: D is q.shape[-1]": {"D**0.5": "T**0.5"},
-    "the mask is the wrong way round: masked_fill replaces where the mask is True, so give it ~visible": {
-        "~visible": "visible"
-    },
     "0 * -inf is NaN: use masked_fill or torch.where": {MASKED: '(scores + ~visible * float("-inf"))'},
     OF_KEYS: {"@ v": "@ k"},
     OVERFLOWS: {f"{MASKED}.softmax(dim=-1)": f"({MASKED}.exp() / {MASKED}.exp().sum(-1, keepdim=True))"},
-    "hidden scores are the largest, and next to them exp of all visible ones is 0: hide them before the softmax": {
-        f"return {MASKED}.softmax(dim=-1)": (
-            "weights = scores.softmax(dim=-1) * visible\n    return weights / weights.sum(-1, keepdim=True)"
-        )
-    },
 }
 CAUSAL = [
-    (1, 1, 4, PLAIN),  # one token: nothing to hide
     (1, 2, 4, PLAIN),
     (2, 3, 4, PLAIN),
     (3, 3, 4, PLAIN),  # H and T are equal
     (2, 4, 4, PLAIN),  # T and D are equal
     (2, 3, 4, ZERO),
-    (2, 3, 4, LARGE),
-    (2, 3, 4, LOW),
-    (2, 3, 4, WIDE),
     (1, 1_100, 4, PLAIN),  # longer than a mask that is made once
     *draw(lambda rng: (rng.randint(1, 4), *_draw_sizes(rng))),
 ]
-CAUSAL_ANSWERS = _with("a1.2", CAUSAL_MISTAKES)
-_compare("a1.2", CAUSAL, _make_ungrouped, CAUSAL_ANSWERS, _describe("H", "T", "D"), rtol=ROUNDED)
+_compare("a1.2", CAUSAL, _make_ungrouped, CAUSAL_MISTAKES, _describe("H", "T", "D"), rtol=ROUNDED)
 
 # a1.3
 
-
-def _grouped(changes: Mapping[str, str] | None = None, causal_attention: Answer | None = None) -> Answer:
-    causal_attention = causal_attention or solution("a1.2", torch=torch)
-    return solution("a1.3", changes, causal_attention=causal_attention)
-
-
 KEYS, VALUES = "k.repeat_interleave(group, dim=0)", "v.repeat_interleave(group, dim=0)"
 GROUPED_MISTAKES = {
-    "query head h reads KV head h % H_kv, as with repeat: neighbours share a KV head, so it is h // (H // H_kv)": (
-        _grouped({KEYS: "k.repeat(group, 1, 1)", VALUES: "v.repeat(group, 1, 1)"})
-    ),
-    "the keys are those of KV head h // (H // H_kv), and the values are those of another one": _grouped(
-        {VALUES: "v.repeat(group, 1, 1)"}
-    ),
-    "the values are those of KV head h // (H // H_kv), and the keys are those of another one": _grouped(
-        {KEYS: "k.repeat(group, 1, 1)"}
-    ),
-    "every query head reads KV head 0": _grouped({KEYS: "k[:1]", VALUES: "v[:1]"}),
-    "every query head reads the mean of all KV heads": _grouped(
-        {KEYS: "k.mean(0, keepdim=True)", VALUES: "v.mean(0, keepdim=True)"}
-    ),
-    UNMASKED: _grouped(causal_attention=CAUSAL_ANSWERS[UNMASKED]),
-    UNSCALED: _grouped(causal_attention=CAUSAL_ANSWERS[UNSCALED]),
+    "query head h reads KV head h % H_kv, as with repeat: neighbours share a KV head, so it is h // (H // H_kv)": {
+        KEYS: "k.repeat(group, 1, 1)",
+        VALUES: "v.repeat(group, 1, 1)",
+    },
+    "the keys are those of KV head h // (H // H_kv), and the values are those of another one": {
+        VALUES: "v.repeat(group, 1, 1)"
+    },
+    "every query head reads KV head 0": {KEYS: "k[:1]", VALUES: "v[:1]"},
+    "every query head reads the mean of all KV heads": {
+        KEYS: "k.mean(0, keepdim=True)",
+        VALUES: "v.mean(0, keepdim=True)",
+    },
 }
 
 
@@ -300,15 +225,9 @@ def _draw_grouped(rng: Random) -> Case:
 GROUPED = [
     (2, 1, 2, 4, PLAIN),  # one KV head for all: multi-query attention
     (3, 3, 2, 4, PLAIN),  # one for each: as in a1.2
-    (4, 2, 1, 4, PLAIN),
     (4, 2, 3, 4, PLAIN),
     (6, 2, 3, 4, PLAIN),  # groups of three
-    (6, 3, 3, 4, PLAIN),
     (32, 2, 3, 4, PLAIN),
-    (4, 2, 4, 4, LARGE),
-    (4, 2, 3, 4, ZERO),
-    (4, 2, 3, 4, LOW),
-    (4, 2, 3, 4, WIDE),
     *draw(_draw_grouped),
 ]
 _compare(
@@ -325,7 +244,6 @@ _compare(
 # a1.4
 
 ANGLES = "(positions[:, None] * frequencies)[:, None]"
-FREQUENCIES = "theta ** (-2 * torch.arange(D // 2) / D)"
 ROPE_MISTAKES = {
     "the partner of number i is its neighbour, as in the paper; here it is number i + D / 2": {
         "x.chunk(2, dim=-1)": "(x[..., ::2], x[..., 1::2])",
@@ -336,20 +254,14 @@ ROPE_MISTAKES = {
         ANGLES: f"-{ANGLES}"
     },
     "the second number is b cos - a sin, it should be b cos + a sin": {"+ a * angles.sin()": "- a * angles.sin()"},
+    "b is computed from the new a: keep the old a": {"+ a *": "+ (a * angles.cos() - b * angles.sin()) *"},
     "positions are counted from 1: the angle of position 0 is 0": {"positions[:": "(positions + 1)[:"},
     "rows are taken for positions: a token's angle comes from positions, which need not be 0, 1, 2": {
         "positions[:": "torch.arange(len(x))[:"
     },
     "pair i has frequency theta ** (-i / D), it should be theta ** (-2 * i / D)": {"-2 * torch": "-torch"},
     "the frequencies grow with i: the exponent -2 * i / D is negative": {"-2 * torch": "2 * torch"},
-    "all pairs turn by the same angle: pair i has a frequency of its own, theta ** (-2 * i / D)": {
-        FREQUENCIES: "torch.ones(D // 2)"
-    },
-    "b is computed from the new a: keep the old a": {"+ a *": "+ (a * angles.cos() - b * angles.sin()) *"},
     "the halves are concatenated along dim 0: give torch.cat dim=-1": {"], dim=-1)": "], dim=0)"},
-    "multiply each position by each frequency: angles are [T, D / 2], so use positions[:, None]": {
-        "positions[:, None]": "positions"
-    },
     "theta is taken as 10,000, it is an argument": {"theta **": "10_000 **"},
 }
 
@@ -374,14 +286,10 @@ def _draw_turn(rng: Random) -> Case:
 TURNS = [
     (1, 2, [0], 4),  # position 0: nothing turns
     (1, 2, [1], 4),
-    (2, 4, [1], 4),
     (2, 4, [0, 1, 2], 4),
     (3, 4, [5, 6, 7], 2),  # as many tokens as heads
-    (2, 8, [7], 4),  # a decode step: one token, at a late position
-    (2, 8, [3, 200, 3], 4),
     (2, 8, [2_000, 1], 4),
-    (1, 4, [2, 9, 4, 1], 6),
     (1, 2, [10_000, 3], 4),  # past a table that is made once; the frequency is 1, so float32 has the angle exactly
     *draw(_draw_turn),
 ]
-_compare("a1.4", TURNS, _make_turn, _with("a1.4", ROPE_MISTAKES), _describe_turn, nullcontext, atol=1e-3)
+_compare("a1.4", TURNS, _make_turn, ROPE_MISTAKES, _describe_turn, nullcontext, atol=1e-3)

@@ -9,10 +9,12 @@ from typing import NamedTuple
 OP, SPAN, DEVICE_SPAN = "cpu_op", "user_annotation", "gpu_user_annotation"
 KERNEL, COPY, FILL = "kernel", "gpu_memcpy", "gpu_memset"
 FORWARD = "roseinfer.model.forward"
-OTHER_SPANS = ("roseinfer.kv.append_token", "roseinfer.decode_step_sessions.build_batched_past")
-OPS = ("aten::cat", "aten::copy_", "aten::empty", "aten::linear", "aten::select", "aten::zeros")
+SPANS = (FORWARD, FORWARD, "roseinfer.kv.append_token", "roseinfer.block.forward", f"{FORWARD}.block")
+# The last two names are of other libraries, and such as a wrong pattern takes for PyTorch's.
+OPS = ("aten::cat", "aten::copy_", "aten::empty", "aten::linear", "aten::zeros", "mylib::aten::cat", "aten_helper")
 MANY, MOST_TOLD = 150, 20  # more names than a LIMIT lets through; of so many events, not all are told
 LONGEST = 30  # of an outermost event, in microseconds
+DEEPEST = 6  # events around one
 
 
 class Event(NamedTuple):
@@ -30,8 +32,6 @@ class Event(NamedTuple):
 
 
 Events = list[Event]
-# Their names are such as a wrong pattern takes for PyTorch's.
-OTHER_LIBRARIES = [Event("mylib::aten::cat", OP, 1, 2), Event("aten_helper", OP, 4, 2)]
 
 
 def op(name: str, ts: float, end: float, tid: int = 1) -> Event:
@@ -61,42 +61,34 @@ def in_order(events: Sequence[Event]) -> Events:
     return sorted(events, key=lambda event: (event.ts, -event.dur))
 
 
-def is_op(event: Event) -> bool:
-    return event.cat == OP and event.name.startswith("aten::")
-
-
-def contains(outer: Event, inner: Event) -> bool:
-    """Tell whether inner lies in outer, on the same thread."""
-    return outer is not inner and outer.tid == inner.tid and outer.ts <= inner.ts and inner.end <= outer.end
-
-
-def draw_host(rng: Random, num_threads: int = 2, spans: Sequence[str] = (FORWARD, *OTHER_SPANS)) -> Events:
-    """Draw ops and spans of some threads. A span is in no span of its own name."""
+def draw_host(rng: Random) -> Events:
+    """Draw ops and spans of one thread or two. A span is in no span of its own name."""
     events: Events = []
-    for tid in range(1, rng.randint(1, num_threads) + 1):
+    for tid in range(1, rng.randint(1, 2) + 1):
         now = rng.randint(0, 3)
         for _ in range(rng.randint(1, 3)):
             dur = rng.randint(4, LONGEST)
-            events += _nested(rng, now, now + dur, tid, depth=0, spans=list(spans))
+            events += _nested(rng, now, now + dur, tid, depth=0, spans=SPANS)
             now += dur + rng.choice((0, 0, 1, 4))
     return in_order(events)
 
 
-def _nested(rng: Random, ts: int, end: int, tid: int, depth: int, spans: list[str]) -> Events:
-    """Draw an event from ts to end, and what it contains, often up to its first or its last moment."""
-    name, left = rng.choice(OPS), spans
-    cat = OP
+def _nested(rng: Random, ts: int, end: int, tid: int, depth: int, spans: Sequence[str]) -> Events:
+    """Draw an event from ts to end, and what it contains, often up to its first or its last moment.
+
+    A span does not start together with an op around it: rules differ on whether that op is inside.
+    """
+    name, cat = rng.choice(OPS), OP
     if spans and rng.random() < (0.6 if depth == 0 else 0.2):
         name, cat = rng.choice(spans), SPAN
-        left = [other for other in spans if other != name]
+        spans = [other for other in spans if other != name]
     events = [Event(name, cat, ts, end - ts, tid)]
-    if depth < 3:
+    if depth < DEEPEST:
         # Longer than what it contains: of two equal ones, no query could tell which one is outside.
-        inner_ts, inner_end = rng.choice(((ts, end - 1), (ts + 1, end), (ts + 1, end - 1)))
-        now = inner_ts
+        now, inner_end = rng.choice(((ts, end - 1), (ts + 1, end), (ts + 1, end - 1)))
         while inner_end - now > 1 and rng.random() < 0.8:
             stop = rng.choice((inner_end, rng.randint(now + 1, inner_end)))
-            events += _nested(rng, now, stop, tid, depth + 1, left)
+            events += _nested(rng, now, stop, tid, depth + 1, spans if cat == SPAN or now > ts else ())
             now = stop + rng.choice((0, 0, 1))
     return events
 

@@ -16,9 +16,7 @@ def _sum_mistakes(mask: str) -> Mistakes:
     return {
         "that is x: y is not added": {f" + {y}": ""},
         "that is y: x is not added": {f"{x} + ": ""},
-        "that is x + x": {y: x},
         "that is x - y": {f" + {y}": f" - {y}"},
-        "that is x * y": {f" + {y}": f" * {y}"},
         "every program loads the first block: program p's begins at p * BLOCK": {
             "x + at": "x + at % BLOCK",
             "y + at": "y + at % BLOCK",
@@ -38,13 +36,13 @@ def _draw_any(rng: Random) -> Case:
 
 register_rung(
     RUNGS["a3.1"],
-    [(2, 2), (4, 4), (4, 2), (12, 4), (32, 16), *draw(_draw_whole, 45)],
+    [(2, 2), (4, 2), (32, 16), *draw(_draw_whole)],
     _sum_mistakes(mask=""),
     inputs("n", "BLOCK"),
 )
 register_rung(
     RUNGS["a3.2"],
-    [(1, 2), (2, 2), (3, 2), (4, 4), (5, 4), (17, 16), (90, 4), *draw(_draw_any, 44)],
+    [(1, 2), (3, 2), (17, 16), (90, 4), *draw(_draw_any)],
     _sum_mistakes(mask=", mask=real"),
     inputs("n", "BLOCK"),
 )
@@ -68,16 +66,13 @@ def _describe_matrix(rows: int, columns: int) -> str:
 
 register_rung(
     RUNGS["a3.3"],
-    [(1, 1), (1, 3), (2, 3), (3, 1), (4, 4), (2, 5), (2, 90), *draw(_draw_matrix, 44)],
+    [(1, 1), (1, 3), (2, 3), (2, 90), *draw(_draw_matrix)],
     {
         "every program sums up the first row: row r begins at r * num_columns": {"row * num_columns + ": ""},
         "row r begins at r * num_columns, not at r": {"row * num_columns": "row"},
         LAST_COLUMN: {"< num_columns": "< num_columns - 1"},
-        "that is the mean: do not divide": {"axis=0)": "axis=0) / num_columns"},
         OFFSET_COMPARED: {"mask=column": "mask=row * num_columns + column"},
         "the mask is the wrong way round: it must be True for the columns of x": {"< num_columns": "< 0"},
-        "that is the largest value of each row: the sum is tl.sum": {"tl.sum": "tl.max"},
-        "masked lanes are added as 1: other must be 0.0": {"other=0.0": "other=1.0"},
     },
     _describe_matrix,
 )
@@ -86,27 +81,16 @@ SCALES = ((1.0, 0.0), (1.0, 0.0), (1.0, -200.0), (1.0, -800.0), (1.0, 800.0), (1
 register_rung(
     RUNGS["a3.4"],
     [
-        (1, 1, 1.0, 0.0),
         (1, 3, 1.0, 0.0),
         (2, 3, 1.0, 0.0),
-        (2, 4, 1.0, 0.0),
-        (2, 4, 1.0, 800.0),
-        (2, 4, 1.0, -200.0),
-        (2, 5, 1.0, -200.0),
-        (2, 5, 1.0, -800.0),
+        (2, 5, 1.0, -800.0),  # masked lanes of a low number, and not low enough
         (2, 90, 1.0, 0.0),
-        *draw(lambda rng: (*_draw_matrix(rng), *rng.choice(SCALES)), 42),
+        *draw(lambda rng: (*_draw_matrix(rng), *rng.choice(SCALES))),
     ],
     {
         MASKED_LANES: {'other=float("-inf")': "other=0.0"},
         "it is not divided by the sum": {" / tl.sum(weights, axis=0)": ""},
         FIRST_ROW: {"x + at": "x + column"},
-        "that is the logarithm of the softmax": {
-            "weights / tl.sum(weights, axis=0)": "tl.log(weights / tl.sum(weights, axis=0))"
-        },
-        "the last column is left out of the sum: column < num_columns": {
-            "tl.sum(weights,": "tl.sum(tl.where(column < num_columns - 1, weights, 0.0),"
-        },
     },
     lambda rows, columns, scale, shift: (
         f"{_describe_matrix(rows, columns)}, values of about {scale:g} around {shift:g}"
@@ -151,7 +135,6 @@ register_rung(
         "the two strides are swapped": {AT: "row[:, None] * stride_column + column[None, :] * stride_row"},
         "stride_column is taken as 1": {" * stride_column": ""},
         OFFSET_COMPARED: {REAL: "at < num_columns"},
-        "the rows are not multiplied by x": {"tile * vector[None, :]": "tile"},
         "every program loads the first ROWS rows: program p's begin at p * ROWS": {
             "row[:, None] * stride_row": "(row % ROWS)[:, None] * stride_row"
         },
@@ -185,14 +168,10 @@ register_rung(
     RUNGS["a3.6"],
     [
         (1, 1, "", 2),
-        (1, 4, "", 4),
         (1, 4, "rising", 2),
-        (2, 5, "rising", 4),
-        (2, 8, "falling", 4),
-        (1, 9, "large", 4),
         (1, 7, "far below 0", 4),
         (1, 70, "rising", 2),
-        *draw(_draw_long, 43),
+        *draw(_draw_long),
     ],
     {
         "total is not rescaled: where the maximum grows, multiply it by exp(top - new_top) before top is replaced": {
@@ -232,13 +211,12 @@ def _draw_scores(rng: Random) -> Case:
 
 register_rung(
     RUNGS["a3.7"],
-    [(1, 2, 4), (2, 2, 4), (3, 2, 4), (4, 4, 2), (5, 4, 2), (8, 8, 4), (40, 2, 4), *draw(_draw_scores, 44)],
+    [(1, 2, 4), (3, 2, 4), (8, 8, 4), (40, 2, 4), *draw(_draw_scores)],
     {
         INDEX: {"tl.load(block_table + index)": "index"},
         "every program reads the first block: program p's id is block_table[p]": {"block_table + index": "block_table"},
         UNSCALED: {" * scale": ""},
         OWN_SCALE: {" * scale": " * HEAD_DIM**-0.5"},
-        "the scores are multiplied by scale twice": {" * scale": " * scale * scale"},
         SLOTS: {"block * BLOCK_SIZE + slot": "block + slot"},
         "a slot is HEAD_DIM values wide: the slot's number is multiplied by HEAD_DIM": {
             "(block * BLOCK_SIZE + slot[:, None]) * HEAD_DIM": "block * BLOCK_SIZE + slot[:, None]"
@@ -262,15 +240,11 @@ register_rung(
     RUNGS["a3.8"],
     [
         (1, 2, 4, ""),
-        (2, 2, 4, ""),
         (3, 2, 4, ""),
-        (4, 2, 4, "rising"),
-        (4, 2, 4, "falling"),
-        (5, 2, 4, "rising"),
         (9, 4, 4, "large"),
         (3, 2, 4, "far below 0"),
         (40, 2, 4, "rising"),
-        *draw(_draw_attention, 42),
+        *draw(_draw_attention),
     ],
     {
         "acc is not rescaled: multiply it by exp(top - new_top) before top is replaced": {"acc * shrink": "acc"},
@@ -281,9 +255,6 @@ register_rung(
         "the weighted sum is of keys: the values are in v_cache": {"v_cache + at": "k_cache + at"},
         "only the first block is walked over: the loop goes to context_len": {
             "range(0, context_len,": "range(0, BLOCK_SIZE,"
-        },
-        "that is the plain mean of the values: each has its softmax weight": {
-            "tl.exp(top - new_top), tl.exp(scores - new_top)": "1.0, tl.where(cached, 1.0, 0.0)"
         },
         INDEX: {"tl.load(block_table + start // BLOCK_SIZE)": "start // BLOCK_SIZE"},
         "every tile is the first block: the table's entry is start // BLOCK_SIZE": {" + start // BLOCK_SIZE": ""},

@@ -7,113 +7,44 @@ import codecs
 import re
 import statistics
 import time
-from itertools import takewhile
-from math import ceil
 
 import numpy as np
 import pytest
-from wrong_answers import right_answers, wrong_answers
+from wrong_answers import changed, right_answers, wrong_answers
 
 from course.teach import check
+from course.teach.exercises.solutions import solution
 from course.teach.exercises.wrong import Wrong
-from course.teach.lesson20 import admission_rule, open_loop_checks, quality_checks
-from course.teach.lesson20.events import Reader, Rules
 from course.teach.lesson20.virtual_clock import START, run_virtually
 
 # 20.1
 
-
-def reader(**changes):
-    """A class of readers that break some rules."""
-    return type("EventReader", (), {"__init__": lambda self: None, "_own": None, "feed": feed_of(Rules(**changes))})
-
-
-def feed_of(rules):
-    def feed(self, chunk):
-        self._own = self._own or Reader(rules)
-        return self._own.feed(chunk)
-
-    return feed
+EventReader = solution("20.1")
+INIT = 'self.rest, self.parts, self.is_done = b"", [], False'
+IN_THE_CLASS = 'self.rest, self.is_done = b"", False\n\n    parts = []'
 
 
-class StripsDone(Reader):
-    def feed(self, chunk):
-        return list(takewhile(lambda text: text.strip() != "[DONE]", super().feed(chunk)))
-
-
-class AnyCase(Reader):
-    def _take(self, line):
-        super()._take(line[:5].lower() + line[5:])
-
-
-class ReturnsNothing:
-    def feed(self, chunk):
-        self.seen = chunk
-
-
-class OneText(Reader):
-    """Returns a text, not a list of texts."""
-
-    def feed(self, chunk):
-        return "".join(super().feed(chunk))
-
-
-class JoinsAll(Reader):
-    """Returns all texts so far, every time."""
-
-    def __init__(self):
-        super().__init__()
-        self.all = []
-
-    def feed(self, chunk):
-        self.all += super().feed(chunk)
-        return list(self.all)
-
-
-class SplitsAtBlankLines:
-    """Knows only \\n\\n."""
-
-    def __init__(self):
-        self.rest = b""
-
-    def feed(self, chunk):
-        *events, self.rest = (self.rest + chunk).split(b"\n\n")
-        return [event.decode().removeprefix("data: ") for event in events]
-
-
-class SharedParts:
-    """Keeps the parts of an event in a list of the class."""
-
-    parts: list[str] = []
-
-    def __init__(self):
-        self.rest, self.is_done = b"", False
-
-    def feed(self, chunk):
-        *lines, self.rest = (self.rest + chunk).split(b"\n")
-        found = []
-        for line in (line.removesuffix(b"\r").decode() for line in lines):
-            if line.startswith("data:"):
-                self.parts.append(line[5:].removeprefix(" "))
-            elif not line and self.parts:
-                text = "\n".join(self.parts)
-                self.parts.clear()
-                self.is_done = self.is_done or text == "[DONE]"
-                found += [] if self.is_done else [text]
-        return found
+def blank_lines(self, chunk):
+    """Know only \\n\\n."""
+    *events, self.rest = (self.rest + chunk).split(b"\n\n")
+    return [event.decode().removeprefix("data: ") for event in events]
 
 
 test_wrong_readers = wrong_answers(
     "20.1",
     {
-        "no rest": (reader(keeps_rest=False), "an event may be cut anywhere"),
-        "parts in the class": (SharedParts, "keep what was read in the object, not in its class"),
-        "strips [DONE]": (StripsDone, "you return [[]], expected [["),
-        "any case": (AnyCase, "expected [['a']]"),
-        "None": (ReturnsNothing, "feed returned None: return the list of texts, which may be empty"),
-        "a text": (OneText, "you return"),
-        "all so far": (JoinsAll, "you return"),
-        "blank lines": (SplitsAtBlankLines, "you return"),
+        "parts in the class": (
+            solution("20.1", {INIT: IN_THE_CLASS}),
+            "you return [['of another reader\\na']], expected [['a']]",
+        ),
+        "strips [DONE]": (
+            solution("20.1", {'text == "[DONE]"': 'text.strip() == "[DONE]"'}),
+            "you return [[]",
+        ),
+        "any case": (solution("20.1", {'line.startswith("data:")': 'line.lower().startswith("data:")'}), "you return"),
+        "None": (solution("20.1", {"return texts": ""}), "feed returned None: return the list of texts"),
+        "a text": (solution("20.1", {"return texts": 'return "".join(texts)'}), "you return"),
+        "blank lines": (changed(EventReader, feed=blank_lines), "you return"),
     },
 )
 
@@ -141,7 +72,7 @@ class ByDecoder:
         return self.text.replace("\r\n", "\n")
 
 
-class OneList(Reader):
+class OneList(EventReader):
     """Returns the same list each time, with other texts."""
 
     def __init__(self):
@@ -157,33 +88,16 @@ test_right_readers = right_answers("20.1", {"a decoder": ByDecoder, "one list": 
 
 # 20.2
 
-
-def quality(**changed):
-    def answer(*case):
-        parts = {name: expected.right for name, expected in quality_checks.QUALITY.items()} | changed
-        return tuple(parts[name](*case) for name in quality_checks.QUALITY)
-
-    return answer
-
-
-def interpolated(records, *limits):
-    found = sorted(map(quality_checks.ttft, quality_checks.complete(records)))
-    return statistics.quantiles(found, n=100, method="inclusive")[98] if len(found) > 1 else found[0]
-
-
-def at_99_percent(records, *limits):
-    found = sorted(map(quality_checks.ttft, quality_checks.complete(records)))
-    return found[min(int(0.99 * len(found)), len(found) - 1)]
-
+RANK = "ttfts[math.ceil(0.99 * len(ttfts)) - 1]"
+INTERPOLATED = "(statistics.quantiles([*ttfts, *ttfts], n=100, method='inclusive')[98])"
 
 test_wrong_qualities = wrong_answers(
     "20.2",
     {
-        "interpolated": (quality(p99_ttft=interpolated), "p99_ttft"),
-        "one rank too high at 100 answers": (quality(p99_ttft=at_99_percent), "p99_ttft"),
-        "three values": (
-            lambda *case: (1.0, 2.0, 3.0),
-            "expected (throughput, goodput, attained, p99_ttft), got (1.0, 2.0, 3.0)",
+        "interpolated": (solution("20.2", {RANK: INTERPOLATED}, statistics=statistics), "p99_ttft"),
+        "one rank too high at 100 answers": (
+            solution("20.2", {RANK: "ttfts[min(int(0.99 * len(ttfts)), len(ttfts) - 1)]"}),
+            "p99_ttft",
         ),
     },
 )
@@ -217,10 +131,6 @@ def by_ranks(records, ttft_limit, tpot_limit):
 test_right_qualities = right_answers("20.2", {"loops": with_loops, "ranks": by_ranks})
 
 
-def test_a_rank_is_that_of_the_courses_percentile():
-    assert all(ceil(0.99 * n) == -(-99 * n // 100) for n in range(1, 500))
-
-
 # 20.3
 
 
@@ -239,8 +149,7 @@ async def busy_waiting(arrivals, send, now):
 
 
 async def forgets_the_last(arrivals, send, now):
-    await open_loop_checks.open_loop(arrivals[:-1], send, now)
-    return [1.0 for _ in arrivals]
+    return [*await solution("20.3")(arrivals[:-1], send, now), 1.0]
 
 
 async def sends_twice(arrivals, send, now):
@@ -250,17 +159,6 @@ async def sends_twice(arrivals, send, now):
 
 async def never_ends(arrivals, send, now):
     await asyncio.get_running_loop().create_future()
-
-
-async def from_zero(arrivals, send, now):
-    """Takes arrivals for times of the clock."""
-
-    async def one(number):
-        await asyncio.sleep(max(0, arrivals[number] - now()))
-        await send(number)
-        return now() - arrivals[number]
-
-    return await asyncio.gather(*map(one, range(len(arrivals))))
 
 
 async def eight_at_a_time(arrivals, send, now):
@@ -287,13 +185,11 @@ async def holds_up_all(arrivals, send, now):
 test_wrong_loops = wrong_answers(
     "20.3",
     {
-        "one by one": (open_loop_checks.one_by_one, "whether or not earlier ones have their answers"),
         "no async def": (not_async, "open_loop must be written with `async def`"),
         "asks the clock": (busy_waiting, "the clock is asked again and again"),
         "forgets one": (forgets_the_last, "request 0 is never sent"),
         "twice": (sends_twice, "request 0 is sent twice"),
         "waits for nothing": (never_ends, "nothing is left to wait for"),
-        "from zero": (from_zero, "latencies"),
         "eight at a time": (eight_at_a_time, "sent: you return"),
         "time.sleep": (holds_up_all, "time.sleep holds up everything"),
     },
@@ -359,37 +255,27 @@ def test_an_error_on_the_virtual_clock_is_raised():
 # 20.4
 
 
-def by_a_rate_of_no_seconds(queued, free, ends, limit):
-    if len(ends) < 2 or queued < free:
-        return True
-    rate = (len(ends) - 1) / (ends[-1] - ends[0])
-    return (queued + 1 - free) / rate <= limit
-
-
 test_wrong_rules = wrong_answers(
     "20.4",
     {
-        "a number": (lambda queued, free, ends, limit: 1, "expected True or False, got int"),
-        "nothing": (lambda queued, free, ends, limit: None, "got None: is a `return` missing?"),
-        "divides by none": (
-            lambda queued, free, ends, limit: (queued + 1 - free) * (ends[-1] - ends[0]) / (len(ends) - 1) <= limit,
-            "IndexError",
-        ),
-        "a rate of no seconds": (by_a_rate_of_no_seconds, "ZeroDivisionError"),
-        "a second more": (
-            lambda queued, free, ends, limit: admission_rule.admit(queued, free, ends, limit + 1),
-            "got True, expected False",
-        ),
-        "refuses at first": (
-            lambda *state: len(state[2]) >= 2 and admission_rule.admit(*state),
-            "got False, expected True",
+        "a number": (lambda *state: 1, "expected True or False, got int"),
+        "divides by none": (solution("20.4", {"if len(ends) < 2": "if False"}), "IndexError"),
+        "a rate of no seconds": (
+            solution(
+                "20.4",
+                {
+                    "return True\n": "return True\n    if num_queued < num_free:\n        return True\n",
+                    "* mean_gap": "/ (1 / mean_gap)",
+                },
+            ),
+            "ZeroDivisionError",
         ),
     },
 )
 
 
 def test_a_truth_value_is_explained_only_by_a_mistake_that_gives_all_of_them():
-    verdict = check("20.4", lambda queued, free, ends, limit: admission_rule.admit(queued, free, ends, limit + 1))
+    verdict = check("20.4", solution("20.4", {"<= limit": "<= limit + 1"}))
     assert verdict.mistake.endswith("got True, expected False")
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from course import teach
 from course.teach.lesson20 import server as lesson_server
-from course.teach.lesson20.events import Reader
 from course.teach.lesson20.loads import FORMATS, run_load
 from course.teach.lesson20.server import LessonServer, in_a_thread
+from course.teach.lesson20.streaming import EventReader
 from roseinfer.bench.contenders import ContenderFailed
 
 pytestmark = pytest.mark.slow
@@ -54,13 +54,13 @@ class NotWritten:
     def feed(self, chunk): ...
 
 
-class Garbles(Reader):
+class Garbles(EventReader):
     def feed(self, chunk):
         return [text.replace('"text":"', '"text":"x') for text in super().feed(chunk)]
 
 
 def test_a_stream_through_a_learners_reader(server):
-    right = teach.stream_answer(server, "Return the number", Reader)
+    right = teach.stream_answer(server, "Return the number", EventReader)
     assert repr(right) == "the text of the answer that is not streamed: equal" and right.num_chunks > 10
     assert right.text in right.to_html() or right.text.replace("'", "&#x27;") in right.to_html()
     assert repr(teach.stream_answer(server, "Return", NotWritten)) == "the reader has given no event yet"

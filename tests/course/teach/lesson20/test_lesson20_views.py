@@ -6,9 +6,9 @@ import pytest
 
 from course import teach
 from course.display.board import VEGA
+from course.teach.exercises.solutions import solution
 from course.teach.lesson20 import load_picture, loads
 from course.teach.lesson20.admission_race import everyone
-from course.teach.lesson20.admission_rule import admit
 from course.teach.lesson20.simulated_load import SLOTS, StatedCost, is_good, simulate_load, ttft
 from roseinfer.bench.serving.client import COMPLETE, Outcome
 
@@ -73,7 +73,7 @@ def test_a_row_has_its_parts_side_by_side():
 
 
 def test_rules_at_an_overload():
-    shown = teach.race_admission({"no limit": everyone, "8 may wait": teach.at_most(8), "admit": admit})
+    shown = teach.race_admission({"no limit": everyone, "8 may wait": teach.at_most(8), "admit": solution("20.4")})
     rows = shown.df.set_index("rule")
     assert rows.loc["no limit", "refused (429)"] == 0 and (rows["answered"] + rows["refused (429)"] == 400).all()
     assert (rows.loc[["8 may wait", "admit"], "good/s"] > 5 * rows.loc["no limit", "good/s"]).all()

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from wrong_answers import right_answers, wrong_answers
 
-from course.teach.lesson21 import exercises
+from course.teach.exercises.solutions import solution
 
 # 21.1
 
@@ -16,19 +16,6 @@ def rows_of_w1(x, w1, b1, w2, b2, rank, size):
     part = slice(rank * len(w1) // size, (rank + 1) * len(w1) // size)
     y = np.maximum(x[:, part] @ w1[part] + b1, 0) @ w2
     return y + b2 if rank == 0 else y
-
-
-def last_share_first(x, w1, b1, w2, b2, rank, size):
-    y = exercises.partial_mlp(x, w1, b1, w2, b2, size - 1 - rank, size)
-    return y
-
-
-def no_return(x, w1, b1, w2, b2, rank, size):
-    exercises.partial_mlp(x, w1, b1, w2, b2, rank, size)
-
-
-def whole_numbers(x, w1, b1, w2, b2, rank, size):
-    return exercises.partial_mlp(x, w1.astype(int), b1, w2, b2, rank, size)
 
 
 def in_place(x, w1, b1, w2, b2, rank, size):
@@ -42,10 +29,8 @@ test_wrong_parts = wrong_answers(
     "21.1",
     {
         "cut by inputs": (rows_of_w1, "you return"),
-        "in another order": (last_share_first, "you return"),
-        "whole numbers": (whole_numbers, "you return"),
+        "whole numbers": (solution("21.1", {"x @ w1": "x.astype(int) @ w1"}, np=np), "you return"),
         "the caller's bias": (in_place, "you have changed what you were called with"),
-        "no return": (no_return, "is a `return` missing?"),
     },
 )
 
@@ -67,17 +52,12 @@ test_other_parts = right_answers("21.1", {"einsum and split": by_einsum, "with z
 # 21.2
 
 
-def one_based(num_heads, num_kv_heads, head_dim, rank, size):
-    return [row + 1 for row in exercises.qkv_rows(num_heads, num_kv_heads, head_dim, rank, size)]
-
-
-def heads_only(num_heads, num_kv_heads, head_dim, rank, size):
-    return exercises.qkv_rows(num_heads, num_kv_heads, head_dim, 0, size)
-
-
 test_wrong_rows = wrong_answers(
     "21.2",
-    {"from 1": (one_based, "expected [0"), "rank 0's": (heads_only, "you return")},
+    {
+        "from 1": (solution("21.2", {"start + rank": "1 + start + rank"}), "you return"),
+        "rank 0's": (solution("21.2", {"rank * rows": "0", "(rank + 1) * rows": "rows"}), "you return"),
+    },
 )
 
 
@@ -98,34 +78,12 @@ test_other_rows = right_answers("21.2", {"a mask": from_a_mask, "splits": by_spl
 # 21.3
 
 
-def off_by_one(rank, size):
-    return [(rank - 1 - step) % size for step in range(2 * (size - 1))]
-
-
-def no_return_of_ring(rank, size):
-    exercises.ring_chunks(rank, size)
-
-
-def names_of_chunks(rank, size):
-    return [f"chunk {chunk}" for chunk in exercises.ring_chunks(rank, size)]
-
-
-def one_step_too_many(rank, size):
-    return [(rank - step) % size for step in range(2 * size - 1)]
-
-
-def never_around(rank, size):
-    return [rank - step for step in range(2 * (size - 1))]
-
-
 test_wrong_rings = wrong_answers(
     "21.3",
     {
-        "starts with the neighbour's chunk": (off_by_one, "you return"),
-        "no return": (no_return_of_ring, "is a `return` missing?"),
-        "names": (names_of_chunks, "you return ['chunk 0'"),
-        "one step too many": (one_step_too_many, "you return"),
-        "never around": (never_around, "you return [0, -1]"),
+        "starts with the neighbour's chunk": (solution("21.3", {"rank - step": "rank - 1 - step"}), "you return"),
+        "names": (solution("21.3", {"(rank - step) % size": 'f"chunk {(rank - step) % size}"'}), "['chunk 0'"),
+        "never around": (solution("21.3", {" % size": ""}), "you return [0, -1]"),
     },
 )
 
@@ -151,10 +109,11 @@ test_other_rings = right_answers("21.3", {"followed": follow, "twice around": tw
 
 
 def test_the_ring_sums_every_chunk_on_every_rank():
+    ring_chunks = solution("21.3")
     for size in range(1, 7):
         numbers = [[10**rank * (chunk + 1) for chunk in range(size)] for rank in range(size)]
         wanted = [sum(own[chunk] for own in numbers) for chunk in range(size)]
-        sends = [exercises.ring_chunks(rank, size) for rank in range(size)]
+        sends = [ring_chunks(rank, size) for rank in range(size)]
         for step in range(2 * (size - 1)):
             messages = [(sends[rank][step], numbers[rank][sends[rank][step]]) for rank in range(size)]
             for rank, (chunk, number) in enumerate(messages):
@@ -166,65 +125,27 @@ def test_the_ring_sums_every_chunk_on_every_rank():
 # 21.4
 
 
-class Layer(torch.nn.Module):
-    def __init__(self, weight, bias, all_reduce):
-        super().__init__()
-        self.weight, self.bias, self.all_reduce = weight, bias, all_reduce
+Layer = solution("21.4", torch=torch)
+LINEAR = "torch.nn.functional.linear(x, self.weight, self.bias)"
+RETURN = f"return self.all_reduce({LINEAR})"
 
 
-class AddsToTheBias(Layer):
-    def forward(self, x):
-        y = x @ self.weight.T
-        return self.all_reduce(y if self.bias is None else self.bias.add_(y[0]).expand_as(y).clone())
-
-
-class Twice(Layer):
-    def forward(self, x):
-        return self.all_reduce(self.all_reduce(torch.nn.functional.linear(x, self.weight, self.bias)))
-
-
-class NoSum(Layer):
-    def forward(self, x):
-        return torch.nn.functional.linear(x, self.weight, self.bias)
-
-
-class AsNumbers(Layer):
-    def forward(self, x):
-        return self.all_reduce(x @ self.weight.T).tolist()
-
-
-class ForgetsTheBias(Layer):
-    def forward(self, x):
-        y, self.bias = torch.nn.functional.linear(x, self.weight, self.bias), None
-        return self.all_reduce(y)
+def layer(instead):
+    return solution("21.4", {RETURN: instead}, torch=torch)
 
 
 class WeightOfTheClass(Layer):
     held: dict[torch.Size, torch.Tensor] = {}
 
     def __init__(self, weight, bias, all_reduce):
-        super().__init__(None, bias, all_reduce)
-        self.shape = weight.shape
-        self.held[self.shape] = self.held.get(self.shape, weight)
-
-    def forward(self, x):
-        return self.all_reduce(torch.nn.functional.linear(x, self.held[self.shape], self.bias))
+        super().__init__(self.held.setdefault(weight.shape, weight), bias, all_reduce)
 
 
 class WeightOfTheLast(Layer):
     def __init__(self, weight, bias, all_reduce):
         super().__init__(None, bias, all_reduce)
-        type(self).held = weight
-
-    def forward(self, x):
-        return self.all_reduce(torch.nn.functional.linear(x, self.held, self.bias))
-
-
-class ChangesX(Layer):
-    def forward(self, x):
-        y = torch.nn.functional.linear(x, self.weight, self.bias)
-        x.zero_()
-        return self.all_reduce(y)
+        type(self).weight = weight
+        del self.weight
 
 
 class KeptByShape(Layer):
@@ -237,15 +158,18 @@ class KeptByShape(Layer):
 test_wrong_layers = wrong_answers(
     "21.4",
     {
-        "once": (ForgetsTheBias, "a second call of forward gives another result"),
-        "changes the bias": (AddsToTheBias, "bias was handed in, and you have changed it"),
-        "two sums": (Twice, "you return"),
-        "kept": (KeptByShape, "a call with another x of the same shape gives a wrong result"),
+        "once": (layer(f"y, self.bias = {LINEAR}, None; return self.all_reduce(y)"), "forward(-x), called after it"),
+        "changes the bias": (
+            layer(f"self.bias is None or self.bias.add_(1); {RETURN}"),
+            "bias was handed in, and you have changed it",
+        ),
+        "two sums": (layer(f"return self.all_reduce(self.all_reduce({LINEAR}))"), "you return"),
+        "kept": (KeptByShape, "forward(-x), called after it: you return"),
         "the weight of another layer": (WeightOfTheClass, "what all_reduce gets: you return"),
         "the weight of the last layer": (WeightOfTheLast, "what all_reduce gets: you return"),
-        "changes x": (ChangesX, "x was handed in, and you have changed it"),
-        "no sum": (NoSum, "all_reduce was not called"),
-        "a list": (AsNumbers, "forward must return a tensor, got list"),
+        "changes x": (layer(f"y = {LINEAR}; x.zero_(); return self.all_reduce(y)"), "x was handed in, and you have"),
+        "no sum": (layer(f"return {LINEAR}"), "all_reduce was not called"),
+        "a list": (layer(f"{RETURN}.tolist()"), "forward must return a tensor, got list"),
     },
 )
 

@@ -6,6 +6,7 @@ import pytest
 from rung_answers import accepted, refused
 from wrong_answers import right_answers, wrong_answers
 
+from course.teach.exercises.solutions import solution
 from stages import FewLaunches, Graphs
 
 in_interpreter = [pytest.mark.slow, pytest.mark.needs_triton]
@@ -13,20 +14,7 @@ in_interpreter = [pytest.mark.slow, pytest.mark.needs_triton]
 # 23.1
 
 
-def in_bits(num_layers, width, vocab_size, context_lens, num_launches, bytes_per_us, launch_us):
-    numbers = num_layers * 12 * width**2 + vocab_size * width + 2 * num_layers * width * sum(context_lens)
-    return 16 * numbers, max(16 * numbers / bytes_per_us, num_launches * launch_us)
-
-
-def the_other_way_round(*step):
-    return exercises_least(*step)[::-1]
-
-
-def bytes_alone(*step):
-    return exercises_least(*step)[0]
-
-
-def exercises_least(num_layers, width, vocab_size, context_lens, num_launches, bytes_per_us, launch_us):
+def with_loops(num_layers, width, vocab_size, context_lens, num_launches, bytes_per_us, launch_us):
     """A loop over the layers, and one over the sequences."""
     num_bytes = 2 * vocab_size * width
     for _ in range(num_layers):
@@ -37,17 +25,14 @@ def exercises_least(num_layers, width, vocab_size, context_lens, num_launches, b
     return [num_bytes, reading if reading > starting else starting]
 
 
-def one_table(num_layers, width, vocab_size, context_lens, *rest):
-    return exercises_least(num_layers, width, vocab_size, context_lens[:1], *rest)
-
-
 test_a_wrong_least = wrong_answers(
     "23.1",
     {
-        "in bits": (in_bits, "num_bytes: you return"),
-        "the other way round": (the_other_way_round, "num_bytes: you return"),
-        "one value": (bytes_alone, "expected (num_bytes, microseconds)"),
-        "the first sequence alone": (one_table, "num_bytes: you return"),
+        "in bits": (solution("23.1", {"2 * (weights": "16 * (weights"}), "num_bytes: you return"),
+        "the first sequence alone": (
+            solution("23.1", {"sum(context_lens)": "sum(context_lens[:1])"}),
+            "num_bytes: you return",
+        ),
     },
 )
 
@@ -60,7 +45,7 @@ def by_parts(num_layers, width, vocab_size, context_lens, num_launches, bytes_pe
     return 2 * weights + 2 * context, starting if starting > reading else reading
 
 
-test_a_right_least = right_answers("23.1", {"loops, as a list": exercises_least, "in parts": by_parts})
+test_a_right_least = right_answers("23.1", {"loops, as a list": with_loops, "in parts": by_parts})
 
 
 # 23.2 and 23.3
@@ -69,10 +54,6 @@ MATRIX = "real_column[None, :] & real[:, None], other=0.0"
 test_a_wrong_product = refused(
     "23.2",
     {
-        "no mask for the columns": (
-            ("mask=real_column[None, :] & real[:, None]", "mask=real[:, None]"),
-            "program 0 loads offset 1 of weight, which has 1 element. Is a mask missing",
-        ),
         "no mask for the width": (
             [
                 ("mask=real_row[:, None] & real[None, :]", "mask=real_row[:, None]"),
@@ -81,10 +62,6 @@ test_a_wrong_product = refused(
             "num_rows=1, num_out=1, WIDTH=1",
         ),
         "no `other`": ((", other=0.0)\n        at = column", ")\n        at = column"), "gives no `other`"),
-        "stores without a mask": (
-            ("sums, mask=real_row[:, None] & real_column[None, :])", "sums)"),
-            "program 0 stores to offset 1 of out",
-        ),
         "one program does all": (("tl.program_id(0) * COLUMNS", "0"), "out[0, 32] is never stored"),
         "the weight is loaded twice": (
             ("        sums = tl.dot", f"        matrix = tl.load(weight + at, mask={MATRIX})\n        sums = tl.dot"),
@@ -170,19 +147,9 @@ for test in (test_a_wrong_product, test_a_right_product, test_a_wrong_norm, test
 # 23.4
 
 
-class TheOtherWay(FewLaunches):
-    def static_step(self, bucket):
-        return FewLaunches.static_step(self, bucket) if bucket > 16 else Graphs.static_step(self, bucket)
-
-
-class From16(FewLaunches):
-    def static_step(self, bucket):
-        return super().static_step(bucket) if bucket < 16 else Graphs.static_step(self, bucket)
-
-
-class From32(FewLaunches):
-    def static_step(self, bucket):
-        return super().static_step(bucket) if bucket < 32 else Graphs.static_step(self, bucket)
+def steps(changes):
+    """The solution with another choice."""
+    return solution("23.4", changes, FewLaunches=FewLaunches, Graphs=Graphs)
 
 
 class ByLayers(FewLaunches):
@@ -224,9 +191,12 @@ class BySteps(Graphs):
 STEPS = {
     "as in stage 23": (FewLaunches, "in the step for 17 rows 9 of 9 products are stage 23's kernel"),
     "as in stage 13": (Graphs, "in the step for 1 row 9 of 9 products are not stage 23's kernel"),
-    "the other way round": (TheOtherWay, "in the step for 1 row"),
-    "16 are many": (From16, "in the step for 16 rows 9 of 9 products are not stage 23's kernel: up to 16 rows"),
-    "17 are few": (From32, "in the step for 17 rows"),
+    "the other way round": (steps({"> 16": "<= 16"}), "in the step for 1 row"),
+    "16 are many": (
+        steps({"> 16": ">= 16"}),
+        "in the step for 16 rows 9 of 9 products are not stage 23's kernel: up to 16 rows",
+    ),
+    "17 are few": (steps({"> 16": ">= 32"}), "in the step for 17 rows"),
     "fewer rows than asked for": (ByLayers, "in the step for 17 rows"),
     "a step that does nothing": (Nothing, "the step for 1 row has no product"),
     "other tokens": (OneTokenLess, "prompt 0 of 3: "),

@@ -17,17 +17,9 @@ AT = "tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)"
 test_a_wrong_sum = refused(
     "a3.1",
     {
-        "no program id": (
-            (AT, "tl.arange(0, BLOCK)"),
-            "n=4, BLOCK=2: out[2] is never stored (2 of 4 values are not), and 2 programs store out[0]",
-        ),
         "the first block for all": (
             (f"    at = {AT}", f"    at = {AT}\n    x -= tl.program_id(0) * BLOCK\n    y -= tl.program_id(0) * BLOCK"),
             "every program loads the first block",
-        ),
-        "neighbours instead of blocks": (
-            (AT, "tl.program_id(0) + tl.arange(0, BLOCK)"),
-            "out[3] is never stored (1 of 4 values are not), and 2 programs store out[1]",
         ),
         "out added": (
             ("tl.load(x + at) + tl.load(y + at)", "tl.load(out + at) + tl.load(x + at) + tl.load(y + at)"),
@@ -37,14 +29,6 @@ test_a_wrong_sum = refused(
             ("    tl.store", "    tl.make_tensor_descriptor(x, [BLOCK], [1], [BLOCK])\n    tl.store"),
             "tensor descriptors are not watched here: use pointers and masks",
         ),
-        "a block too far": (
-            (AT, "(tl.program_id(0) + 1) * BLOCK + tl.arange(0, BLOCK)"),
-            "n=2, BLOCK=2: program 0 loads offset 2 of x, which has 2 elements. Is a mask missing",
-        ),
-        "half a block": (
-            ("tl.arange(0, BLOCK)", "tl.arange(0, BLOCK // 2)"),
-            "n=2, BLOCK=2: out[1] is never stored (1 of 2 values are not)",
-        ),
         "into x": (("out + at", "x + at"), "program 0 stores to x[0]: a kernel writes nothing but out"),
         "all by the first program": (
             """    for start in range(0, tl.num_programs(0) * BLOCK, BLOCK):
@@ -53,7 +37,6 @@ test_a_wrong_sum = refused(
 """,
             "2 programs store out[0]: each program has a part of its own",
         ),
-        "a name that is not there": (("(y + at)", "(z + at)"), "NameError: name 'z' is not defined"),
         "all by the first program, which the others leave it to": (
             """    if tl.program_id(0) == 0:
         for start in range(0, tl.num_programs(0) * BLOCK, BLOCK):
@@ -89,19 +72,6 @@ test_a_pointer_with_brackets = refused(
 test_a_right_sum = accepted(
     "a3.1",
     {
-        "pointers moved first": """    start = tl.program_id(0) * BLOCK
-    x += start
-    y += start
-    at = tl.arange(0, BLOCK)
-    tl.store(out + start + at, tl.load(y + at) + tl.load(x + at))
-""",
-        "value by value": """    for at in range(tl.program_id(0) * BLOCK, tl.program_id(0) * BLOCK + BLOCK):
-        tl.store(out + at, tl.load(x + at) + tl.load(y + at))
-""",
-        "a mask that is not needed": [
-            ("tl.load(x + at)", "tl.load(x + at, mask=at >= 0, other=0.0)"),
-            ("tl.load(y + at))", "tl.load(y + at), mask=at >= 0)"),
-        ],
         "block pointers": "\n".join(
             [
                 "    n, start = tl.num_programs(0) * BLOCK, tl.program_id(0) * BLOCK",
@@ -126,52 +96,27 @@ test_a_right_sum = accepted(
 test_a_wrong_sum_of_any_length = refused(
     "a3.2",
     {
-        "no mask at all": ([(", mask=real", "")], "n=1, BLOCK=2: program 0 loads offset 1 of x, which has 1 element"),
         "a load without": (("y + at, mask=real", "y + at"), "program 0 loads offset 1 of y, which has 1 element"),
-        "a store without": (
-            ("total, mask=real", "total"),
-            "n=1, BLOCK=2: program 0 stores to offset 1 of out, which has 1 element",
-        ),
-        "one too many": (("at < n", "at <= n"), "n=1, BLOCK=2: program 0 loads offset 1 of x"),
         "one too few": (("at < n", "at < n - 1"), "n=1, BLOCK=2: out[0] is never stored (1 of 1 values are not)"),
         "the mask of the first block": (
             ("real = at < n", "real = tl.arange(0, BLOCK) < n"),
             "n=3, BLOCK=2: program 1 loads offset 3 of x",
         ),
-        "whole blocks alone": (
-            ("at < n", "at < n // BLOCK * BLOCK"),
-            "n=1, BLOCK=2: out[0] is never stored",
-        ),
         "not less": (
             ("at < n", "at >= n"),
             "1 element. The mask is the wrong way round: it must be True for the lanes inside",
-        ),
-        "what is masked gets stored": (
-            [("total, mask=real", "total, mask=at < n + 1")],
-            "program 0 stores to offset 1 of out, which has 1 element",
         ),
     },
 )
 test_a_right_sum_of_any_length = accepted(
     "a3.2",
     {
-        "other as well": [("(x + at, mask=real)", "(x + at, mask=real, other=0.0)")],
         "offsets that stay inside": [
             ("    total", "    inside = tl.minimum(at, n - 1)\n    total"),
             ("x + at, mask=real", "x + inside"),
             ("y + at, mask=real", "y + inside"),
         ],
-        "what is left of n": """    start = tl.program_id(0) * BLOCK
-    lane = tl.arange(0, BLOCK)
-    left = n - start
-    total = tl.load(x + start + lane, mask=lane < left) + tl.load(y + start + lane, mask=lane < left)
-    tl.store(out + start + lane, total, mask=lane < left)
-""",
         "every so many values": """    for at in range(tl.program_id(0), n, tl.num_programs(0)):
-        tl.store(out + at, tl.load(x + at) + tl.load(y + at))
-""",
-        "value by value": """    start = tl.program_id(0) * BLOCK
-    for at in range(start, min(start + BLOCK, n)):
         tl.store(out + at, tl.load(x + at) + tl.load(y + at))
 """,
     },
@@ -181,15 +126,6 @@ MASK = "mask=column < num_columns"
 test_a_wrong_row_sum = refused(
     "a3.3",
     {
-        "no mask": ((f", {MASK}, other=0.0", ""), "x [1, 3], COLUMNS=4: program 0 loads offset 3 of x"),
-        "no other": (
-            (", other=0.0", ""),
-            "x [1, 3], COLUMNS=4: NaN in out: program 0's load of x masks lanes and gives no `other`",
-        ),
-        "one column too few": (
-            (MASK, "mask=column < num_columns - 1"),
-            "x [1, 1], COLUMNS=1: 1 of 1 values differ, first at (0,): got 0, expected",
-        ),
         "one lane without other": (
             """    row = tl.program_id(0)
     total = 0.0
@@ -199,10 +135,6 @@ test_a_wrong_row_sum = refused(
 """,
             "x [1, 3], COLUMNS=4: NaN in out: program 0's load of x masks lanes and gives no `other`",
         ),
-        "rows as wide as the tile": (
-            ("row * num_columns", "row * COLUMNS"),
-            "x [2, 3], COLUMNS=4: program 1 loads offset 6 of x, which has 6 elements",
-        ),
         "Python's sum": (
             ("tl.sum(values, axis=0)", "sum(values)"),
             "Python's sum does not work on a tile: tl.sum(tile,",
@@ -211,32 +143,11 @@ test_a_wrong_row_sum = refused(
             (MASK, "mask=column >= num_columns"),
             "the mask is the wrong way round: it must be True for the columns of x",
         ),
-        "all into out[0]": (("out + row,", "out,"), "out[1] is never stored (1 of 2 values are not), and 2 programs"),
-        "a tile for a number": (
-            ("tl.sum(values, axis=0)", "values"),
-            "ValueError: Value argument cannot be block type",
-        ),
     },
 )
 test_a_right_row_sum = accepted(
     "a3.3",
     {
-        "where in place of other": [
-            (", other=0.0", ""),
-            ("tl.sum(values,", "tl.sum(tl.where(column < num_columns, values, 0.0),"),
-        ],
-        "column by column": """    row = tl.program_id(0)
-    total = 0.0
-    for column in range(num_columns):
-        total += tl.load(x + row * num_columns + column)
-    tl.store(out + row, total)
-""",
-        "masked columns, one by one": """    row = tl.program_id(0)
-    total = 0.0
-    for column in range(COLUMNS):
-        total += tl.load(x + row * num_columns + column, mask=column < num_columns, other=0.0)
-    tl.store(out + row, total)
-""",
         "tiles of one lane": """    row = tl.program_id(0)
     total = tl.zeros([1], tl.float32)
     for start in range(COLUMNS):
@@ -248,14 +159,6 @@ test_a_right_row_sum = accepted(
     values = tl.make_block_ptr(x, (tl.num_programs(0), num_columns), (num_columns, 1), (row, 0), (1, COLUMNS), (1, 0))
     tl.store(out + row, tl.sum(tl.load(values, boundary_check=(1,), padding_option="zero")))
 """,
-        "offsets against the row's end": [(MASK, "mask=row * num_columns + column < (row + 1) * num_columns")],
-        "two columns at a time": """    row = tl.program_id(0)
-    total = tl.zeros([2], tl.float32)
-    for start in range(0, num_columns, 2):
-        column = start + tl.arange(0, 2)
-        total += tl.load(x + row * num_columns + column, mask=column < num_columns, other=0.0)
-    tl.store(out + row, tl.sum(total, axis=0))
-""",
     },
 )
 
@@ -264,7 +167,6 @@ test_a_wrong_softmax = refused(
     "a3.4",
     {
         "other is low, and not low enough": ((INF, "other=-300.0"), "masked lanes take part: with other=-inf"),
-        "no other": ((f", {INF}", ""), "program 0's load of x masks lanes and gives no `other`"),
         "the largest is not subtracted": (
             ("values - tl.max(values, axis=0)", "values"),
             "NaN in out, though no NaN was loaded: exp overflows above 88, and is 0 far below 0",
@@ -272,10 +174,6 @@ test_a_wrong_softmax = refused(
         "divided by the values' sum": (
             ("tl.sum(weights, axis=0)", "tl.sum(tl.where(real, values, 0.0), axis=0)"),
             "1 values differ, first at (0, 0): got",
-        ),
-        "store not masked": (
-            ("axis=0), mask=real", "axis=0)"),
-            "x [1, 3], COLUMNS=4, values of about 1 around 0: program 0 stores to offset 3 of out",
         ),
         "a fixed shift": (
             ("tl.max(values, axis=0)", "100.0"),
@@ -310,17 +208,7 @@ test_a_right_softmax = accepted(
             ),
             ("weights / tl.sum(weights, axis=0)", "softmax(values)"),
         ],
-        "where in place of other": [
-            (f", {INF}", ""),
-            ("    weights =", '    values = tl.where(real, values, float("-inf"))\n    weights ='),
-        ],
         "a large negative number": [(INF, "other=-1e30")],
-        "exp of the value minus the log of the sum": [
-            (
-                "weights / tl.sum(weights, axis=0)",
-                "tl.exp(values - tl.max(values, axis=0) - tl.log(tl.sum(weights, axis=0)))",
-            )
-        ],
         "loaded three times": """    column = tl.arange(0, COLUMNS)
     at, real = tl.program_id(0) * num_columns + column, column < num_columns
     top = tl.max(tl.load(x + at, mask=real, other=-1e30), axis=0)
@@ -334,23 +222,6 @@ STRIDES = "row[:, None] * stride_row + column[None, :] * stride_column"
 test_a_wrong_product = refused(
     "a3.5",
     {
-        "rows not masked": (
-            ("real_row[:, None] & real_column[None, :]", "real_column[None, :]"),
-            "program 0 loads offset 1 of w, which has 1 element",
-        ),
-        "columns not masked": (
-            ("real_row[:, None] & real_column[None, :]", "real_row[:, None]"),
-            "ROWS=2: program 0 loads offset 6 of w, which has 6 elements",
-        ),
-        "x not masked": ((", mask=real_column, other=0.0", ""), "loads offset 3 of x, which has 3 elements"),
-        "the store not masked": (
-            ("axis=1), mask=real_row", "axis=1)"),
-            "program 0 stores to offset 1 of out, which has 1 element",
-        ),
-        "no program id": (
-            ("tl.program_id(0) * ROWS + tl.arange", "tl.arange"),
-            "out[2] is never stored (1 of 3 values are not), and 2 programs store out[0]",
-        ),
         "the mask turned": (
             ("real_row[:, None] & real_column[None, :]", "(real_row[:, None] & real_column[None, :]) == 0"),
             "no element of w is added up: is the mask the wrong way round?",
@@ -366,14 +237,6 @@ test_a_wrong_product = refused(
             ("real_row[:, None] & real_column[None, :]", "real_row[:, None] and real_column[None, :]"),
             "In your kernel: between tiles, use & in place of `and`",
         ),
-        "over rows": (
-            ("vector[None, :], axis=1", "vector[None, :], axis=0"),
-            "ROWS=2: 2 of 2 values differ, first at (0,): got",
-        ),
-        "no other": (
-            ("None, :], other=0.0)", "None, :])"),
-            "program 0's load of w masks lanes and gives no `other`",
-        ),
     },
 )
 test_a_right_product = accepted(
@@ -382,13 +245,6 @@ test_a_right_product = accepted(
         "and between numbers": [
             ("    row = tl", "    if num_rows > 0 and num_columns > 0:\n        pass\n    row = tl"),
         ],
-        "row by row": """    column = tl.arange(0, COLUMNS)
-    real = column < num_columns
-    vector = tl.load(x + column, mask=real, other=0.0)
-    for row in range(tl.program_id(0) * ROWS, min((tl.program_id(0) + 1) * ROWS, num_rows)):
-        values = tl.load(w + row * stride_row + column * stride_column, mask=real, other=0.0)
-        tl.store(out + row, tl.sum(values * vector, axis=0))
-""",
         "column by column": """    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     real = row < num_rows
     total = tl.zeros([ROWS], tl.float32)
@@ -397,11 +253,6 @@ test_a_right_product = accepted(
         total += part * tl.load(x + column)
     tl.store(out + row, total, mask=real)
 """,
-        "the tile turned": [
-            (STRIDES, "column[:, None] * stride_column + row[None, :] * stride_row"),
-            ("real_row[:, None] & real_column[None, :]", "real_column[:, None] & real_row[None, :]"),
-            ("vector[None, :], axis=1", "vector[:, None], axis=0"),
-        ],
         "masked lanes at the first element": [
             ("real_row, real_column =", "real_row, real_column ="),
             ("tl.load(w + at, mask", "tl.load(w + tl.where(real_row[:, None] & real_column[None, :], at, 0), mask"),

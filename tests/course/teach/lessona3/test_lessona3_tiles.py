@@ -11,15 +11,6 @@ LARGER = "tl.maximum(top, tl.max(values, axis=0))"
 test_a_wrong_long_softmax = refused(
     "a3.6",
     {
-        "rescaled after top is replaced": (
-            [
-                ("new_top = ", "top = "),
-                ("tl.exp(top - new_top)", "tl.exp(top - top)"),
-                ("values - new_top", "values - top"),
-                ("        top = new_top\n", ""),
-            ],
-            "total is not rescaled",
-        ),
         "the tile's top alone": (
             (LARGER, "tl.max(values, axis=0)"),
             "NaN in out, though no NaN was loaded: exp overflows above 88, or total is 0: top begins at -inf",
@@ -33,17 +24,6 @@ test_a_wrong_long_softmax = refused(
     tl.store(out + row + column, weights / tl.sum(weights, axis=0), mask=real)
 """,
             "x [1, 70], values rising, TILE=2: out[0, 32] is never stored (38 of 70 values are not)",
-        ),
-        "one tile": (
-            ("range(0, num_columns, TILE)", "range(0, TILE, TILE)"),
-            "TILE=2: out[0, 2] is never stored (1 of 3 values are not)",
-        ),
-        "the sum before the largest": (
-            [
-                ("new_top = " + LARGER, "new_top = top"),
-                ("top = new_top", "top = " + LARGER),
-            ],
-            "NaN in out, though no NaN was loaded: exp overflows above 88, or total is 0",
         ),
         "top begins at 0": (('top = float("-inf")', "top = 0.0"), "total is 0: top begins at -inf, and not at 0"),
         "the factor upside down": (
@@ -97,11 +77,6 @@ test_a_right_long_softmax = accepted(
     "a3.6",
     {
         "top from a large negative number": [('top = float("-inf")', "top = -1e30")],
-        "the log of the sum": [("tl.exp(values - top) / total", "tl.exp(values - (top + tl.log(total)))")],
-        "the factor on the new terms' side": [
-            ("total * tl.exp(top - new_top) + tl.sum(tl.exp(values - new_top), axis=0)",
-             "tl.sum(tl.exp(values - new_top), axis=0) + tl.exp(top - new_top) * total"),
-        ],
         "value by value, then tiles": [
             ("    for start in range(0, num_columns, TILE):\n        column = start + tl.arange(0, TILE)\n"
              '        values = tl.load(x + row + column, mask=column < num_columns, other=float("-inf"))\n',
@@ -119,26 +94,13 @@ KEYS_AT = "(block * BLOCK_SIZE + slot[:, None]) * HEAD_DIM + dim[None, :]"
 test_wrong_scores = refused(
     "a3.7",
     {
-        "the length not looked at": (
-            ("cached = token < context_len", "cached = token >= 0"),
-            "context_len=1, BLOCK_SIZE=2, HEAD_DIM=4: program 0 stores to offset 1 of out, which has 1 element",
-        ),
         "stored by block id": (
             ("out + token", "out + block * BLOCK_SIZE + slot"),
             "program 0 stores to offset",
         ),
-        "program per token": (
-            ("token = index * BLOCK_SIZE + slot", "token = index + slot"),
-            "context_len=3, BLOCK_SIZE=2, HEAD_DIM=4: 2 programs store out[1]: each program has a part of its own",
-        ),
-        "the last token left out": (("token < context_len", "token < context_len - 1"), "out[0] is never stored"),
         "over slots": (
             ("keys, axis=1)", "keys, axis=0)"),
             "two tiles do not fit. A mask of rows or slots needs [:, None]",
-        ),
-        "a mask without None": (
-            ("mask=cached[:, None]", "mask=cached"),
-            "tl.sum over axis=1 leaves a value per row or slot",
         ),
         "the table past its end": (
             ("block_table + index", "block_table + index + 1"),
@@ -163,15 +125,6 @@ test_right_scores = accepted(
                 "block = tl.load(block_table + token // BLOCK_SIZE, mask=cached, other=0)[:, None]",
             ),
         ],
-        "scaled at the end": [
-            (" * scale", ""),
-            ("tl.sum(query[None, :] * keys, axis=1)", "scale * tl.sum(keys * query[None, :], axis=1)"),
-        ],
-        "the tile turned": [
-            ("slot[:, None]) * HEAD_DIM + dim[None, :]", "slot[None, :]) * HEAD_DIM + dim[:, None]"),
-            ("cached[:, None]", "cached[None, :]"),
-            ("query[None, :] * keys, axis=1", "query[:, None] * keys, axis=0"),
-        ],
     },
 )
 
@@ -186,19 +139,12 @@ test_wrong_attention = refused(
             ("v_cache + at, mask=cached[:, None], other=0.0", "v_cache + at"),
             "NaN in out: program 0 loads v_cache[",
         ),
-        "values without other": (
-            ("v_cache + at, mask=cached[:, None], other=0.0", "v_cache + at, mask=cached[:, None]"),
-            "program 0's load of v_cache masks lanes and gives no `other`",
-        ),
         "the table by token": (
             ("block_table + start // BLOCK_SIZE", "block_table + start"),
             "2 elements. The table has an entry per block: that of token t is t // BLOCK_SIZE",
         ),
-        "no None": (("k_cache + at, mask=cached[:, None]", "k_cache + at, mask=cached"), "two tiles do not fit"),
-        "values summed over elements": (("* values, axis=0)", "* values, axis=1)"), "over axis=0 one per column"),
         "the factor upside down": (("tl.exp(top - new_top)", "tl.exp(new_top - top)"), "is not upside down"),
         "top begins at 0": (('top = float("-inf")', "top = 0.0"), "scores far below 0: NaN in out, though no NaN was"),
-        "top begins at -100": (('top = float("-inf")', "top = -100.0"), "or total is 0: top begins at -inf"),
         "slots get a low score": (
             ('axis=1), float("-inf"))', "axis=1), -100.0)"),
             "scores far below 0: 4 of 4 values differ, first at (0,): got 0, expected",
@@ -212,18 +158,6 @@ test_wrong_attention = refused(
             "scores far below 0: NaN in out",
         ),
         "ten blocks": (("range(0, context_len,", "range(0, min(context_len, 10 * BLOCK_SIZE),"), "context_len=40"),
-        "a top that is fixed": (
-            ("new_top = tl.maximum(top, tl.max(scores, axis=0))", "new_top = 50.0"),
-            "scores far below 0: NaN in out",
-        ),
-        "whole blocks alone": (
-            ("range(0, context_len, BLOCK_SIZE)", "range(0, context_len // BLOCK_SIZE * BLOCK_SIZE, BLOCK_SIZE)"),
-            "or total is 0: top begins at -inf, the loop and the mask go to context_len",
-        ),
-        "a top that stays": (
-            ("new_top = tl.maximum(top, tl.max(scores, axis=0))", "new_top = tl.max(scores, axis=0)"),
-            "exp overflows above 88",
-        ),
         "keys loaded twice": (
             (
                 "        values =",
@@ -247,11 +181,6 @@ test_right_attention = accepted(
         top = new_top
     tl.store(out + dim, acc / total)
 """,
-        "blocks counted": [
-            ("range(0, context_len, BLOCK_SIZE)", "range((context_len + BLOCK_SIZE - 1) // BLOCK_SIZE)"),
-            ("start + slot", "start * BLOCK_SIZE + slot"),
-            ("block_table + start // BLOCK_SIZE", "block_table + start"),
-        ],
         "the mean so far": [
             ("acc = acc * shrink + tl.sum(weights[:, None] * values, axis=0)",
              "acc = (acc * (total - tl.sum(weights, axis=0)) + tl.sum(weights[:, None] * values, axis=0)) / total"),
