@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,9 @@ from roseinfer.arguments import is_integer
 
 from . import hf_gpt2, hf_llama
 from .config import ModelConfig, require_size
+from .gguf_file import GgufFile
 from .hf_eos import read_eos
+from .hf_gguf import HfTensors, config_of
 from .hf_quantized import refuse_quantized_config, refuse_quantized_names
 from .model import Model
 
@@ -87,6 +90,12 @@ def weights_from_hf(tensors: dict[str, Tensor], config: ModelConfig) -> Iterator
                 f"weight {name} is {tensor.dtype}: quantised weights are not supported, allowed: {allowed}"
             )
     return family.read_weights(weights, config)
+
+
+def weights_from_gguf(path: Path, config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
+    """Yield a GGUF file's tensors under our names and in our layout, one after another, computed in float32."""
+    file = GgufFile(path)
+    return _family(config.architecture).read_weights(HfTensors(file, config_of(file)), config)
 
 
 def to_hf(model: Model) -> PreTrainedModel:

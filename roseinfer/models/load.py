@@ -14,7 +14,8 @@ from roseinfer.hardware import BFLOAT16_SINCE, device_name, devices_here, dotted
 from roseinfer.paths import TINY
 
 from .config import ModelConfig
-from .hf import config_from_hf, weights_from_hf
+from .gguf_folder import ON_THE_HUB, SMOLLM2, TOKENIZER, gguf_folder, gguf_path
+from .hf import config_from_hf, weights_from_gguf, weights_from_hf
 from .model import Model
 from .shapes import RANDOM_SHAPES, check_fits, empty_model, random_model
 
@@ -39,7 +40,7 @@ def load_model(
 
     Args:
         spec: "tiny" (bundled), "random:gpt2" (seeded random weights; RANDOM_SHAPES names the others), a local folder in
-            HF format, or a hub id.
+            HF format, a GGUF file, or a hub id. "smollm2" is the file that its package brings, or the hub's.
         device: where the weights are.
         dtype: of the weights: torch.float32, torch.float16 or torch.bfloat16.
         draw_on: where random weights are drawn. On the CPU they are the same on every machine; a GPU draws others, and
@@ -53,7 +54,7 @@ def load_model(
     _check_bfloat16(dtype, device)
     if spec.startswith("random:"):
         return _random_model(spec, device, dtype, draw_on)
-    return _model_from_folder(_folder(spec, MODEL_FILES), device, dtype)
+    return _model_from_folder(_folder(spec, MODEL_FILES), gguf_path(spec), device, dtype)
 
 
 def model_config(spec: str) -> ModelConfig:
@@ -88,7 +89,8 @@ def tokenizer_folder(spec: str) -> Path:
     """Find the folder with the tokenizer of `spec`, and its chat template if it has one. Raises ModelLoadError."""
     if spec.startswith("random:"):
         raise ModelLoadError(f"{spec!r} has random weights and no tokenizer; 'tiny' has one")
-    return _folder(spec, [*CONFIG_FILES, *TOKENIZER_FILES])
+    folder = _folder(spec, [*CONFIG_FILES, *TOKENIZER_FILES])
+    return folder / TOKENIZER if gguf_path(spec) else folder
 
 
 def _checked_device(device: str | torch.device) -> torch.device:
@@ -134,6 +136,10 @@ def _folder(spec: str, files: list[str]) -> Path:
     """Return the local folder of a spec. For a hub id, download `files` (patterns) to it."""
     if spec == "tiny":
         return TINY
+    if gguf := gguf_path(spec):
+        return _gguf_folder(gguf)
+    if spec == SMOLLM2:
+        spec = ON_THE_HUB
     path = Path(spec).expanduser()
     if path.is_dir():
         return path
@@ -142,6 +148,16 @@ def _folder(spec: str, files: list[str]) -> Path:
     if spec.startswith((".", "/", "~")):
         raise ModelLoadError(f"no such folder: {spec!r}")
     return _download(spec, files)
+
+
+def _gguf_folder(path: Path) -> Path:
+    """Return gguf_folder's. Raises ModelLoadError where there is no such file, or it is no model that can be loaded."""
+    if not path.is_file():
+        raise ModelLoadError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: a GGUF file is wanted")
+    try:
+        return gguf_folder(path)
+    except (ValueError, OSError) as e:
+        raise ModelLoadError(f"{path}: {e}") from e
 
 
 def _download(spec: str, files: list[str]) -> Path:
@@ -161,13 +177,15 @@ def _download(spec: str, files: list[str]) -> Path:
         ) from e
 
 
-def _model_from_folder(folder: Path, device: torch.device, dtype: torch.dtype) -> Model:
+def _model_from_folder(folder: Path, gguf: Path | None, device: torch.device, dtype: torch.dtype) -> Model:
+    """Load the model of a folder. gguf: the file that has its weights, None for safetensors in the folder."""
     config = _read_config(folder)
     model = empty_model(config)
     copies: dict[str, Tensor] = {}
     try:
         check_fits(model, device, dtype)
-        for name, weight in weights_from_hf(_read_tensors(folder), config):
+        weights = weights_from_gguf(gguf, config) if gguf else weights_from_hf(_read_tensors(folder), config)
+        for name, weight in weights:
             if name in copies:
                 raise ValueError(f"weight {name} is there twice, under names that mean the same")
             copies[name] = weight.to(device=device, dtype=dtype).contiguous()
@@ -176,8 +194,8 @@ def _model_from_folder(folder: Path, device: torch.device, dtype: torch.dtype) -
     except ModelLoadError:
         raise
     except ValueError as e:
-        raise ModelLoadError(f"{folder}: {e}") from e
-    _check_shapes(model, copies, folder)
+        raise ModelLoadError(f"{gguf or folder}: {e}") from e
+    _check_shapes(model, copies, gguf or folder)
     model.load_state_dict(copies, assign=True)
     return model.requires_grad_(False).eval()
 
