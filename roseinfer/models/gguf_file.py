@@ -1,9 +1,9 @@
 """GgufFile: what a GGUF file says of its model, and its tensors, read as data alone.
 
-GGUF is llama.cpp's format: metadata by name, then a table of tensors, then their numbers, often in few bits. The format:
-docs/gguf.md of ggml. The package `gguf` knows the types of numbers and how to compute their values. Its reader takes two
-seconds for a vocabulary of 50,000 tokens and trusts the file, so the header is read here: no count, length or offset
-is used before it is compared with what the file has left.
+GGUF is llama.cpp's format: metadata by name, then a table of tensors, then their numbers, often in few bits (ggml's
+docs/gguf.md). The package `gguf` knows the kinds of numbers and how to compute their values. Its reader takes two
+seconds for a vocabulary of 50,000 tokens and trusts the file, so the header is read here: no count, length or offset is
+used before it is compared with what the file has left.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from torch import Tensor
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-TEXT, ARRAY = 8, 9
+FLOAT32, TEXT, ARRAY = 6, 8, 9
 MOST_DIMENSIONS = 4  # ggml's own limit
 SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
 
 class StoredTensor(NamedTuple):
-    """A tensor of the file. shape: as PyTorch has it. kind: of its numbers, such as "Q4_1". begin, nbytes: in the file."""
+    """Where a tensor lies in the file. shape: as PyTorch has it. kind: of its numbers, such as "Q4_1"."""
 
     name: str
     shape: tuple[int, ...]
@@ -156,6 +156,8 @@ class _Header:
     def _value(self, kind: int) -> Any:
         if kind == TEXT:
             return self._text()
+        if kind == FLOAT32:  # what was meant by it: 1e-05, not 9.999999747378752e-06
+            return float(str(np.float32(self._numbers("f")[0])))
         if kind in NUMBERS:
             return self._numbers(NUMBERS[kind])[0]
         if kind != ARRAY:
@@ -183,7 +185,9 @@ class _Header:
         kind = GGMLQuantizationType(number)
         in_block, block_bytes = GGML_QUANT_SIZES[kind]
         if sizes[0] % in_block:
-            raise ValueError(f"tensor {name} has rows of {sizes[0]} numbers, and {kind.name} comes in blocks of {in_block}")
+            raise ValueError(
+                f"tensor {name} has rows of {sizes[0]} numbers, and {kind.name} comes in blocks of {in_block}"
+            )
         return StoredTensor(name, sizes[::-1], kind.name, begin, prod(sizes) // in_block * block_bytes)
 
 

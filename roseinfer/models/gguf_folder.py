@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from .gguf_file import GgufFile
+from .hf import config_from_hf
 from .hf_gguf import config_of, end_tokens
 
 VERSION = 1  # of what a folder holds: another one makes all folders again
@@ -75,8 +76,10 @@ def _cache() -> Path:
 
 
 def _write(file: GgufFile, folder: Path) -> None:
-    (folder / CONFIG).write_text(json.dumps(config_of(file), indent=1), encoding="utf-8")
-    (folder / GENERATION).write_text(json.dumps({"eos_token_id": end_tokens(file)}), encoding="utf-8")
+    config, generation = config_of(file), {"eos_token_id": end_tokens(file)}
+    config_from_hf(config, generation)  # what is wrong with it is the file's, and no folder is kept
+    (folder / CONFIG).write_text(json.dumps(config, indent=1), encoding="utf-8")
+    (folder / GENERATION).write_text(json.dumps(generation), encoding="utf-8")
     if "tokenizer.ggml.tokens" in file.metadata:
         _write_tokenizer(file, folder / TOKENIZER)
 

@@ -79,6 +79,7 @@ def config_of(file: GgufFile) -> dict[str, Any]:
         if (value := file.metadata.get(f"{name}.{key}")) is not None:
             config[theirs] = value
     if name != "gpt2":
+        _require_whole_heads(file, name, config)
         config["tie_word_embeddings"] = "output.weight" not in file.stored
         config["rope_scaling"] = _rope_scaling(file, name, config)
         if name == "llama":
@@ -141,6 +142,15 @@ def _vocab_size(file: GgufFile) -> int:
     if tokens is not None and len(tokens) > rows:
         raise ValueError(f"its vocabulary has {len(tokens):,} tokens, and token_embd.weight only {rows:,} rows")
     return rows
+
+
+def _require_whole_heads(file: GgufFile, name: str, config: dict[str, Any]) -> None:
+    """Raise ValueError where positions turn a part of each head alone."""
+    turned = file.metadata.get(f"{name}.rope.dimension_count")
+    heads = config.get("num_attention_heads") or 1
+    width = config.get("head_dim") or config.get("hidden_size", 0) // heads
+    if turned not in (None, width):
+        raise ValueError(f"{name}.rope.dimension_count={turned}: only whole heads of {width} are turned")
 
 
 def _rope_scaling(file: GgufFile, name: str, config: dict[str, Any]) -> dict[str, Any] | None:

@@ -142,12 +142,20 @@ def _folder(spec: str, files: list[str]) -> Path:
         spec = ON_THE_HUB
     path = Path(spec).expanduser()
     if path.is_dir():
+        _refuse_gguf_files(path)
         return path
     if path.is_file():
         raise ModelLoadError(f"{spec!r} is a file: give the folder that holds config.json and model.safetensors")
     if spec.startswith((".", "/", "~")):
         raise ModelLoadError(f"no such folder: {spec!r}")
     return _download(spec, files)
+
+
+def _refuse_gguf_files(folder: Path) -> None:
+    """Raise ModelLoadError for a folder that has GGUF files in place of a config.json."""
+    names = sorted(path.name for path in folder.glob("*.gguf"))
+    if names and not (folder / "config.json").is_file():
+        raise ModelLoadError(f"{folder} has no config.json, but GGUF files: name one of {', '.join(names)}")
 
 
 def _gguf_folder(path: Path) -> Path:
