@@ -64,9 +64,7 @@ STORED = {
     "Q4_0": StoredLayout(bits=4, head=1, offset=8, dtype=torch.uint16),
     "Q4_1": StoredLayout(bits=4, head=2, offset=0, dtype=torch.uint32),
 }
-LAYOUTS = {
-    numba.from_dtype(np.dtype(str(layout.dtype).removeprefix("torch."))): layout for layout in STORED.values()
-}
+LAYOUTS = {numba.from_dtype(np.dtype(str(layout.dtype).removeprefix("torch."))): layout for layout in STORED.values()}
 
 
 def stored_tiles(raw: np.ndarray, layout: StoredLayout) -> np.ndarray:
@@ -143,9 +141,7 @@ def _multiply_rows(
     sums, x, m, _, w, tile = args
     layout, size = LAYOUTS[signature.args[4].dtype], m.type
     num_blocks = builder.udiv(shape_of(context, builder, signature.args[1], x)[1], size(WORDS))
-    tile_at = builder.bitcast(
-        pointer_to(context, builder, signature.args[4], w, [tile, size(0)]), I8.as_pointer()
-    )
+    tile_at = builder.bitcast(pointer_to(context, builder, signature.args[4], w, [tile, size(0)]), I8.as_pointer())
     rows = [
         pointer_to(context, builder, signature.args[1], x, [builder.add(m, size(r)), size(0)]) for r in range(num_rows)
     ]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import mmap
 import re
 import struct
-from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,8 +36,8 @@ class StoredTensor(NamedTuple):
     nbytes: int
 
 
-class GgufFile(Mapping[str, Tensor]):
-    """A GGUF file, or all parts of a split one. As a mapping it computes a tensor in float32 when it is asked for.
+class GgufFile:
+    """A GGUF file, or all parts of a split one. No tensor is read before it is asked for.
 
     metadata: by name. stored: what the file says of each tensor, by name.
 
@@ -68,22 +67,20 @@ class GgufFile(Mapping[str, Tensor]):
         data = np.frombuffer(self._maps[name], np.uint8, tensor.nbytes, tensor.begin)
         return data.reshape(*tensor.shape[:-1], -1)
 
-    def __getitem__(self, name: str) -> Tensor:
+    def computed(self, name: str) -> Tensor:
+        """Return a tensor in float32."""
         from gguf import GGMLQuantizationType
         from gguf.quants import dequantize
 
-        tensor = self.stored[name]
-        raw = self.raw(name)
+        tensor, raw = self.stored[name], self.raw(name)
         if tensor.kind == "F32":
             return torch.from_numpy(raw.view(np.float32).copy())
         values = dequantize(raw, GGMLQuantizationType[tensor.kind])
         return torch.from_numpy(np.array(values, np.float32).reshape(tensor.shape))
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.stored)
-
-    def __len__(self) -> int:
-        return len(self.stored)
+    def empty(self, name: str) -> Tensor:
+        """Return a tensor of that shape on the meta device, without its numbers."""
+        return torch.empty(self.stored[name].shape, device="meta")
 
 
 def parts_of(path: Path) -> list[Path]:

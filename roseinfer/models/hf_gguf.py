@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -93,17 +93,19 @@ def end_tokens(file: GgufFile) -> list[int]:
 
 
 class HfTensors(Mapping[str, Tensor]):
-    """The tensors of a GGUF file as a checkpoint has them, each computed when it is asked for.
+    """The tensors of a GGUF file as a checkpoint has them, each read when it is asked for.
 
     Llama's files have the rows of q and k in another order, in which the partners of a rotation are neighbours.
+
+    read: a method of the file, which returns a tensor by its name, or one with other numbers in each row.
     """
 
-    def __init__(self, file: GgufFile, config: dict[str, Any]) -> None:
-        self.file, self.config = file, config
-        self.names = {_hf_name(name, config["model_type"]): name for name in file.stored if name != STRETCHED}
+    def __init__(self, file: GgufFile, read: Callable[[str], Tensor]) -> None:
+        self.read, self.config = read, config_of(file)
+        self.names = {_hf_name(name, self.config["model_type"]): name for name in file.stored if name != STRETCHED}
 
     def __getitem__(self, name: str) -> Tensor:
-        tensor = self.file[self.names[name]]
+        tensor = self.read(self.names[name])
         if self.config["model_type"] == "gpt2":
             return tensor.t() if tensor.dim() == 2 and ".h." in name else tensor
         if self.config["model_type"] == "llama" and (part := re.search(r"\.([qk])_proj\.", name)):
@@ -161,7 +163,7 @@ def _rope_scaling(file: GgufFile, name: str, config: dict[str, Any]) -> dict[str
         "original_max_position_embeddings": file.metadata.get(f"{name}.rope.scaling.original_context_length"),
     }
     if STRETCHED in file.stored:
-        return _as_llama3(file[STRETCHED], config)
+        return _as_llama3(file.computed(STRETCHED), config)
     if kind == "none":
         return None
     return {"rope_type": kind} | {key: value for key, value in settings.items() if value is not None}

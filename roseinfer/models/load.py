@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from roseinfer.hardware import BFLOAT16_SINCE, device_name, devices_here, dotted
 from roseinfer.paths import TINY
 
 from .config import ModelConfig
+from .gguf_file import GgufFile
 from .gguf_folder import ON_THE_HUB, SMOLLM2, TOKENIZER, gguf_folder, gguf_path
 from .hf import config_from_hf, weights_from_gguf, weights_from_hf
 from .model import Model
@@ -62,7 +64,7 @@ def model_config(spec: str) -> ModelConfig:
 
     Raises ModelLoadError.
     """
-    return shape_of(spec) if spec.startswith("random:") else _read_config(_folder(spec, CONFIG_FILES))
+    return shape_of(spec) if spec.startswith("random:") else read_config(_folder(spec, CONFIG_FILES))
 
 
 def generation_config(spec: str) -> dict[str, Any]:
@@ -137,7 +139,7 @@ def _folder(spec: str, files: list[str]) -> Path:
     if spec == "tiny":
         return TINY
     if gguf := gguf_path(spec):
-        return _gguf_folder(gguf)
+        return hf_folder_of(gguf)
     if spec == SMOLLM2:
         spec = ON_THE_HUB
     path = Path(spec).expanduser()
@@ -158,7 +160,7 @@ def _refuse_gguf_files(folder: Path) -> None:
         raise ModelLoadError(f"{folder} has no config.json, but GGUF files: name one of {', '.join(names)}")
 
 
-def _gguf_folder(path: Path) -> Path:
+def hf_folder_of(path: Path) -> Path:
     """Return gguf_folder's. Raises ModelLoadError where there is no such file, or it is no model that can be loaded."""
     if not path.is_file():
         raise ModelLoadError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: a GGUF file is wanted")
@@ -187,13 +189,12 @@ def _download(spec: str, files: list[str]) -> Path:
 
 def _model_from_folder(folder: Path, gguf: Path | None, device: torch.device, dtype: torch.dtype) -> Model:
     """Load the model of a folder. gguf: the file that has its weights, None for safetensors in the folder."""
-    config = _read_config(folder)
+    config = read_config(folder)
     model = empty_model(config)
     copies: dict[str, Tensor] = {}
     try:
         check_fits(model, device, dtype)
-        weights = weights_from_gguf(gguf, config) if gguf else weights_from_hf(_read_tensors(folder), config)
-        for name, weight in weights:
+        for name, weight in _weights(folder, gguf, config):
             if name in copies:
                 raise ValueError(f"weight {name} is there twice, under names that mean the same")
             copies[name] = weight.to(device=device, dtype=dtype).contiguous()
@@ -203,9 +204,16 @@ def _model_from_folder(folder: Path, gguf: Path | None, device: torch.device, dt
         raise
     except ValueError as e:
         raise ModelLoadError(f"{gguf or folder}: {e}") from e
-    _check_shapes(model, copies, gguf or folder)
+    check_shapes(model, copies, gguf or folder)
     model.load_state_dict(copies, assign=True)
     return model.requires_grad_(False).eval()
+
+
+def _weights(folder: Path, gguf: Path | None, config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
+    if gguf is None:
+        return weights_from_hf(_read_tensors(folder), config)
+    file = GgufFile(gguf)
+    return weights_from_gguf(file, config, file.computed)
 
 
 def _join_tied(weights: dict[str, Tensor], model: Model) -> None:
@@ -236,7 +244,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     return data
 
 
-def _read_config(folder: Path) -> ModelConfig:
+def read_config(folder: Path) -> ModelConfig:
     hf, generation = _read_json(folder / "config.json"), folder / "generation_config.json"
     try:
         return config_from_hf(hf, _read_json(generation) if generation.is_file() else None)
@@ -279,7 +287,7 @@ def _shards(index: Path) -> list[Path]:
     return [index.parent / name for name in names]
 
 
-def _check_shapes(model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
+def check_shapes(model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
     expected = {name: tuple(p.shape) for name, p in model.named_parameters()}
     missing, unknown = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
     if missing:
