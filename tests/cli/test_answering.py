@@ -103,7 +103,6 @@ def test_a_prompt_may_come_from_a_pipe_and_the_answer_may_go_to_a_file(llm, caps
     ("arguments", "message"),
     [
         (["generate"], "missing: MODEL"),
-        (["chat"], "missing: MODEL"),
         (["generate", "./nowhere", "a"], "no such folder: './nowhere'"),
         (
             ["generate", "tiny", "a", "--temperature", "-1"],
@@ -167,7 +166,7 @@ class Output:
     """What show_as_it_grows gives, as far as a chat looks at it."""
 
     def __init__(self, text: str) -> None:
-        self.outputs = [self]
+        self.outputs, self.token_ids = [self], [0]
         self.text = text
 
 
