@@ -14,7 +14,7 @@ from typing import Any
 from roseinfer.arguments import each_once, require_count, require_counts, unknown_name
 from roseinfer.hardware import best_device
 
-MODEL = "tiny, random:gpt2, a local folder in HF format, or a hub id"
+MODEL = "tiny, smollm2, random:gpt2, a local folder in HF format, a .gguf file, or a hub id"
 DEVICE = "cpu, cuda, ...; cuda where there is one when not given"
 
 Check = Callable[[str, Any], None]

@@ -14,10 +14,12 @@ from roseinfer.kernels.quantized_layout import GROUP
 from roseinfer.kernels.whole_step import COLUMNS, ENDS, compiled_forward
 from roseinfer.models import Layer, Model, ModelConfig
 from roseinfer.models.gpt2 import GPT2
-from roseinfer.models.linear import QuantizedLinear, TiledLinear
+from roseinfer.models.linear import QuantizedLinear, StoredLinear, TiledLinear
 from roseinfer.models.llama import Llama
 
 from .batch import Batch
+
+KNOWN = (TiledLinear, QuantizedLinear, StoredLinear)  # layouts that the compiled function multiplies with
 
 
 def has_whole_step(shape: ModelConfig, dtype: torch.dtype, layout: type[nn.Module] | None) -> bool:
@@ -25,11 +27,7 @@ def has_whole_step(shape: ModelConfig, dtype: torch.dtype, layout: type[nn.Modul
 
     It does not pad rows of x to pairs of bfloat16, or to whole groups for fewer bits.
     """
-    if (
-        layout is None
-        or not issubclass(layout, (TiledLinear, QuantizedLinear))
-        or dtype not in (torch.float32, torch.bfloat16)
-    ):
+    if layout is None or not issubclass(layout, KNOWN) or dtype not in (torch.float32, torch.bfloat16):
         return False
     widths = shape.hidden_size, shape.num_heads * shape.head_dim, shape.intermediate_size
     return not any(width % (GROUP if issubclass(layout, QuantizedLinear) else 2) for width in widths)
@@ -44,7 +42,13 @@ def whole_step_of(model: Model, memory: Tensor) -> WholeStep | None:
     """Return the model's WholeStep, None where operations are started one by one. memory: the pool's."""
     layout = None if model.lm_head is None else type(model.lm_head)
     is_known = isinstance(model, (GPT2, Llama)) and has_whole_step(model.config, model.dtype, layout)
-    return WholeStep(model, memory) if is_known else None
+    return WholeStep(model, memory) if is_known and len(_kinds(model)) == 1 else None
+
+
+def _kinds(model: Model) -> set[tuple[type[nn.Module], torch.dtype]]:
+    """Return the layouts of the layers' matrices, and the types of their elements."""
+    matrices = [matrix for layer in model.parts for matrix in (layer.qkv, layer.out, layer.up, layer.down)]
+    return {(type(matrix), matrix.weight.dtype) for matrix in matrices}
 
 
 class WholeStep:
@@ -54,7 +58,9 @@ class WholeStep:
     """
 
     def __init__(self, model: Model, memory: Tensor) -> None:
-        assert isinstance(model, (GPT2, Llama)) and isinstance(model.lm_head, (TiledLinear, QuantizedLinear))
+        assert isinstance(model, (GPT2, Llama)) and isinstance(
+            model.lm_head, (TiledLinear, QuantizedLinear, StoredLinear)
+        )
         c, table = model.config, model.token_embedding.weight.detach()
         self.held: list[Tensor] = []  # what the addresses point to
         rows = [self._row(layer) for layer in model.parts]
@@ -62,16 +68,17 @@ class WholeStep:
             tables = table, table[:0], model.rotation.table_for(table.device, table.dtype)
         else:
             tables = table, model.wpe.weight.detach(), table[:0]
-        self.kind = model.lm_head.weight.numpy().reshape(-1)[:0]
+        matrices = model.parts[0].qkv.weight, model.lm_head.weight
+        kinds = [weight.numpy().reshape(-1)[:0] for weight in matrices]
         self.held += tables
         self.model_args = (
-            self.kind, isinstance(model, Llama), np.float32(c.norm_eps), c.num_heads, c.intermediate_size,
+            *kinds, isinstance(model, Llama), np.float32(c.norm_eps), c.num_heads, c.intermediate_size,
             np.array(rows, np.int64), np.array([*self._norm(model.last_norm), *self._matrix(model.lm_head)], np.int64),
             *map(bits, tables),
         )  # fmt: skip
-        self.memory, self.values = memory, bits(table).dtype
+        self.memory = memory
         self.compute = operation(self._compute)
-        compiled_forward(self.kind.dtype, self.values)  # now, not in the first step
+        self.forward = compiled_forward(*(kind.dtype for kind in kinds), bits(table).dtype)
         self.vocab_size = c.vocab_size
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -93,8 +100,7 @@ class WholeStep:
     ) -> None:  # fmt: skip
         inputs = token_ids, positions, slot_mapping, query_start, context_lens, block_tables, sample_rows
         arrays = (x.numpy() for x in inputs)
-        forward = compiled_forward(self.kind.dtype, self.values)
-        run_parallel(forward, *self.model_args, *arrays, *bits(memory), logits.numpy(), tokens.numpy())
+        run_parallel(self.forward, *self.model_args, *arrays, *bits(memory), logits.numpy(), tokens.numpy())
 
     def _row(self, layer: Layer) -> list[int]:
         """Return a layer's addresses: see the columns in kernels/whole_step.py."""

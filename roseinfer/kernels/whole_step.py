@@ -25,6 +25,8 @@ from .numba_calls import compiled, start_threads, told_if_slow
 from .paged_numba import SUMS, as_float, exp_of_negative, write_then_attend
 from .quantized_layout import GROUP
 from .quantized_numba import LAYOUTS
+from .stored_numba import BLOCK
+from .stored_numba import LAYOUTS as STORED_LAYOUTS
 from .tiled_numba import ADD, GELU, STORE, TILE, bits_of_bfloat16, factor, multiply_tiled
 
 FEW = 16  # rows of x below which one thread does what is no product: sooner done than shared out
@@ -67,6 +69,11 @@ def _weights_at(address, num_rows, depth, kind):
         head, per_group = layout.head // item, layout.group_bytes // item
         return lambda address, num_rows, depth, kind: carray(
             pointer_at(address), ((num_rows + TILE - 1) // TILE, head + depth // GROUP * per_group), kind.dtype
+        )
+    if kind.dtype in STORED_LAYOUTS:
+        per_block = TILE * STORED_LAYOUTS[kind.dtype].block_bytes // (kind.dtype.bitwidth // 8)
+        return lambda address, num_rows, depth, kind: carray(
+            pointer_at(address), ((num_rows + TILE - 1) // TILE, depth // BLOCK * per_block), kind.dtype
         )
     if kind.dtype == types.int32:
         return lambda address, num_rows, depth, kind: carray(
@@ -199,7 +206,7 @@ def choose(logits, tokens):
 
 
 def forward(
-    kind, is_llama, eps, num_heads, num_mid, layers, ends, token_table, position_table, rotation,
+    kind, output_kind, is_llama, eps, num_heads, num_mid, layers, ends, token_table, position_table, rotation,
     token_ids, positions, slot_mapping, query_start, context_lens, block_tables, sample_rows, k_pool, v_pool, logits,
     tokens,
 ):  # fmt: skip
@@ -207,7 +214,8 @@ def forward(
 
     layers [L, COLUMNS] and ends [ENDS] int64: addresses, of the layers and of what comes after. token_table [V, C].
     position_table [P, C] of GPT-2, rotation [P, 3 D / 2] of Llama: cos, -sin, sin. k_pool, v_pool [L, blocks, H_kv,
-    block_size, D]. kind: an array of the type that weights have in their layout.
+    block_size, D]. kind, output_kind: arrays of the type that weights have in their layout, the layers' and the output
+    matrix's.
     """
     num_tokens, width = len(token_ids), token_table.shape[1]
     num_kv_heads, head_dim = k_pool.shape[2], k_pool.shape[4]
@@ -242,24 +250,25 @@ def forward(
     last = np.empty((len(tokens), width), np.float32)
     for i in range(len(tokens)):
         norm_row(last[i], x[sample_rows[i]], ends, LAST_NORM, token_table, eps, is_llama)
-    multiply(logits, last, ends, OUTPUT, STORE, kind)
+    multiply(logits, last, ends, OUTPUT, STORE, output_kind)
     choose(logits, tokens)
 
 
 @cache
-def compiled_forward(weights: np.dtype, values: np.dtype) -> Callable[..., None]:
+def compiled_forward(weights: np.dtype, output: np.dtype, values: np.dtype) -> Callable[..., None]:
     """Return forward in machine code, in half a minute, or in seconds where it was kept on disk.
 
-    weights: the type in their layout. values: the type of the embedding tables and of the pool, as paged_numba.bits has
-    it.
+    weights, output: the types of the layers' matrices and of the output matrix in their layout. values: the type of the
+    embedding tables and of the pool, as paged_numba.bits has it.
     """
     start_threads()
-    kind, table = types.Array(numba.from_dtype(weights), 1, "C"), types.Array(numba.from_dtype(values), 2, "C")
+    kind, output_kind = (types.Array(numba.from_dtype(dtype), 1, "C") for dtype in (weights, output))
+    table = types.Array(numba.from_dtype(values), 2, "C")
     pool, floats = types.Array(table.dtype, 5, "C"), types.Array(types.float32, 2, "C")
     longs, ints = types.Array(types.int64, 1, "C"), types.Array(types.int32, 1, "C")
     addresses, block_tables = types.Array(types.int64, 2, "C"), types.Array(types.int32, 2, "A")
     signature = types.void(
-        kind, types.boolean, types.float32, types.intp, types.intp, addresses, longs, table, table, table,
+        kind, output_kind, types.boolean, types.float32, types.intp, types.intp, addresses, longs, table, table, table,
         longs, longs, ints, ints, ints, block_tables, longs, pool, pool, floats, longs,
     )  # fmt: skip
     with told_if_slow("compiling a step of the engine for this CPU, which is then kept on disk: about half a minute"):
@@ -268,4 +277,4 @@ def compiled_forward(weights: np.dtype, values: np.dtype) -> Callable[..., None]
 
 def compile_usual() -> None:
     """Compile forward for weights in float32, with which most lessons run, and keep it. `make setup` runs this."""
-    compiled_forward(np.dtype(np.float32), np.dtype(np.float32))
+    compiled_forward(*[np.dtype(np.float32)] * 3)

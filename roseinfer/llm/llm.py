@@ -44,7 +44,8 @@ class LLM:
     """Answer prompts with a model, many requests at a time in every step. Call it from one thread at a time.
 
     Args:
-        model: a folder, a hub id, "tiny" or "random:SHAPE", as load_model takes it; or a Model, used as it is.
+        model: a folder, a GGUF file, a hub id, "tiny", "smollm2" or "random:SHAPE", as load_model takes it; or a Model,
+            used as it is.
         tokenizer: a spec or a Tokenizer. None: the model's own; without any, prompts are token ids and texts are empty.
         dtype: of weights and KV cache, "float32" (default of a spec), "float16", "bfloat16", "auto": the checkpoint's.
         device: where the model runs, such as "cpu" or "cuda". None: a GPU if there is one, else the CPU.

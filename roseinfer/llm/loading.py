@@ -20,6 +20,8 @@ from roseinfer.models import (
     tokenizer_and_end,
     tokenizer_folder,
 )
+from roseinfer.models.gguf_folder import gguf_path
+from roseinfer.models.gguf_model import load_as_stored
 from roseinfer.models.weights import check_quantization, prepare_weights
 from roseinfer.sampling_params import SamplingParams
 
@@ -86,7 +88,8 @@ def model_to_serve(
 ) -> Model:
     """Return a Model as it is, or load the one that a spec names.
 
-    prepared: put its matrices in the layout for this machine. dtype: None for float32, "auto" for the checkpoint's.
+    prepared: put its matrices in the layout for this machine. dtype: None for float32, "auto" for the checkpoint's. On
+    a CPU, a GGUF file for which neither dtype nor quantization is given keeps its matrices as they are stored.
     device: None for a GPU where there is one and else the CPU. quantization: None for none. Raises ValueError for a
     wrong value, and for any of them with a Model.
     """
@@ -97,12 +100,15 @@ def model_to_serve(
         return model
     if not isinstance(model, str) or not model:
         raise ValueError(f"model must be a Model or a spec such as 'tiny' or 'random:gpt2', got {model!r:.100}")
+    device = ("cuda" if torch.cuda.is_available() else "cpu") if device is None else device
+    check_device(device)
+    gguf = gguf_path(model)
+    if gguf and dtype is None and quantization is None and prepared and torch.device(device).type == "cpu":
+        return load_as_stored(gguf)
     if dtype == "auto":
         dtype = checkpoint_dtype(model)
     dtype = "float32" if dtype is None else dtype
     check_dtype(dtype)
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if device is None else device
-    check_device(device)
     check_quantization(quantization, device)
     loaded = load_model(model, device=device, dtype=getattr(torch, dtype))
     if prepared:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,9 @@ from roseinfer.arguments import is_integer
 
 from . import hf_gpt2, hf_llama
 from .config import ModelConfig, require_size
+from .gguf_file import GgufFile
 from .hf_eos import read_eos
+from .hf_gguf import HfTensors
 from .hf_quantized import refuse_quantized_config, refuse_quantized_names
 from .model import Model
 
@@ -87,6 +89,16 @@ def weights_from_hf(tensors: dict[str, Tensor], config: ModelConfig) -> Iterator
                 f"weight {name} is {tensor.dtype}: quantised weights are not supported, allowed: {allowed}"
             )
     return family.read_weights(weights, config)
+
+
+def weights_from_gguf(
+    file: GgufFile, config: ModelConfig, read: Callable[[str], Tensor]
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield a GGUF file's tensors under our names and in our layout, one after another.
+
+    read: GgufFile.computed, or another function that returns a tensor by its name in the file.
+    """
+    return _family(config.architecture).read_weights(HfTensors(file, read), config)
 
 
 def to_hf(model: Model) -> PreTrainedModel:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -76,7 +76,7 @@ def write_config(c: ModelConfig) -> GPT2Config:
     )
 
 
-def read_weights(tensors: dict[str, Tensor], config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
+def read_weights(tensors: Mapping[str, Tensor], config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors as views, under our names and in our layout, without a copy."""
     for name, tensor in tensors.items():
         yield name.removeprefix("transformer."), tensor.t() if name.endswith(TRANSPOSED) else tensor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -120,7 +120,7 @@ def write_config(c: ModelConfig) -> PretrainedConfig:
     )
 
 
-def read_weights(tensors: dict[str, Tensor], config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
+def read_weights(tensors: Mapping[str, Tensor], config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
     """Yield our weights one after another, so that the joined copies do not all exist at once.
 
     Parts that lack a partner are left out. Raises ValueError for parts that cannot be joined, and for a matrix that is

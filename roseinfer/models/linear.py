@@ -5,6 +5,7 @@
     PackedLinear    in oneDNN's own order, rearranged once
     Int8Linear      8 bits per weight and one scale per row: a quarter of the bytes of float32
     Int4Linear      4 bits per weight and one scale per 64 of them
+    StoredLinear    the blocks of a GGUF file as they are (Q8_0, Q4_0, Q4_1)
 
 The products of all but the first take GELU along.
 """
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from roseinfer.kernels.onednn import pack, packed_linear
 from roseinfer.kernels.quantized_layout import EIGHT_BITS, FOUR_BITS, GROUP, QuantizedLayout, rounded_tiles
 from roseinfer.kernels.quantized_numba import linear_quantized
+from roseinfer.kernels.stored_numba import BLOCK, STORED, linear_stored, stored_tiles
 from roseinfer.kernels.tiled_numba import TILE, linear_tiled, tiles
 
 PIECE = 32 * TILE  # rows of W that are quantised at a time, so that no whole copy of it is made on the way
@@ -154,3 +156,28 @@ def check_groups(width: int) -> None:
     """Raise ValueError for a width of a matrix that has no whole groups."""
     if width % GROUP:
         raise ValueError(f"quantization='int4' needs matrices whose width is a multiple of {GROUP}, got {width}")
+
+
+class StoredLinear(nn.Module):
+    """A linear layer with its matrix in a GGUF file's own blocks, which are not rounded again; sums in float32.
+
+    raw: the file's rows, uint8 [M, bytes], of a kind in STORED, which their width tells. bias [M] or None. x of any
+    float dtype; the result has its dtype. gelu: applied to the result (the tanh form). A row's result does not depend
+    on the other rows of x.
+    """
+
+    def __init__(self, raw: Tensor, in_features: int, bias: Tensor | None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = len(raw), in_features
+        block_bytes = raw.shape[1] // (in_features // BLOCK)
+        [self.kind] = [kind for kind, layout in STORED.items() if layout.block_bytes == block_bytes]
+        self.weight = torch.from_numpy(stored_tiles(raw.numpy(), STORED[self.kind]))
+        self.bias = torch.empty(0) if bias is None else bias.detach().float().clone()
+        self.gelu = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear_stored(x, self.weight, self.bias, self.out_features, self.gelu)
+
+    @property
+    def nbytes(self) -> int:
+        return self.weight.nbytes + self.bias.nbytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from roseinfer.hardware import BFLOAT16_SINCE, device_name, devices_here, dotted
 from roseinfer.paths import TINY
 
 from .config import ModelConfig
-from .hf import config_from_hf, weights_from_hf
+from .gguf_file import GgufFile
+from .gguf_folder import ON_THE_HUB, SMOLLM2, TOKENIZER, gguf_folder, gguf_path
+from .hf import config_from_hf, weights_from_gguf, weights_from_hf
 from .model import Model
 from .shapes import RANDOM_SHAPES, check_fits, empty_model, random_model
 
@@ -39,7 +42,7 @@ def load_model(
 
     Args:
         spec: "tiny" (bundled), "random:gpt2" (seeded random weights; RANDOM_SHAPES names the others), a local folder in
-            HF format, or a hub id.
+            HF format, a GGUF file, or a hub id. "smollm2" is the file that its package brings, or the hub's.
         device: where the weights are.
         dtype: of the weights: torch.float32, torch.float16 or torch.bfloat16.
         draw_on: where random weights are drawn. On the CPU they are the same on every machine; a GPU draws others, and
@@ -53,7 +56,7 @@ def load_model(
     _check_bfloat16(dtype, device)
     if spec.startswith("random:"):
         return _random_model(spec, device, dtype, draw_on)
-    return _model_from_folder(_folder(spec, MODEL_FILES), device, dtype)
+    return _model_from_folder(_folder(spec, MODEL_FILES), gguf_path(spec), device, dtype)
 
 
 def model_config(spec: str) -> ModelConfig:
@@ -61,7 +64,7 @@ def model_config(spec: str) -> ModelConfig:
 
     Raises ModelLoadError.
     """
-    return shape_of(spec) if spec.startswith("random:") else _read_config(_folder(spec, CONFIG_FILES))
+    return shape_of(spec) if spec.startswith("random:") else read_config(_folder(spec, CONFIG_FILES))
 
 
 def generation_config(spec: str) -> dict[str, Any]:
@@ -88,7 +91,8 @@ def tokenizer_folder(spec: str) -> Path:
     """Find the folder with the tokenizer of `spec`, and its chat template if it has one. Raises ModelLoadError."""
     if spec.startswith("random:"):
         raise ModelLoadError(f"{spec!r} has random weights and no tokenizer; 'tiny' has one")
-    return _folder(spec, [*CONFIG_FILES, *TOKENIZER_FILES])
+    folder = _folder(spec, [*CONFIG_FILES, *TOKENIZER_FILES])
+    return folder / TOKENIZER if gguf_path(spec) else folder
 
 
 def _checked_device(device: str | torch.device) -> torch.device:
@@ -134,14 +138,36 @@ def _folder(spec: str, files: list[str]) -> Path:
     """Return the local folder of a spec. For a hub id, download `files` (patterns) to it."""
     if spec == "tiny":
         return TINY
+    if gguf := gguf_path(spec):
+        return hf_folder_of(gguf)
+    if spec == SMOLLM2:
+        spec = ON_THE_HUB
     path = Path(spec).expanduser()
     if path.is_dir():
+        _refuse_gguf_files(path)
         return path
     if path.is_file():
         raise ModelLoadError(f"{spec!r} is a file: give the folder that holds config.json and model.safetensors")
     if spec.startswith((".", "/", "~")):
         raise ModelLoadError(f"no such folder: {spec!r}")
     return _download(spec, files)
+
+
+def _refuse_gguf_files(folder: Path) -> None:
+    """Raise ModelLoadError for a folder that has GGUF files in place of a config.json."""
+    names = sorted(path.name for path in folder.glob("*.gguf"))
+    if names and not (folder / "config.json").is_file():
+        raise ModelLoadError(f"{folder} has no config.json, but GGUF files: name one of {', '.join(names)}")
+
+
+def hf_folder_of(path: Path) -> Path:
+    """Return gguf_folder's. Raises ModelLoadError where there is no such file, or it is no model that can be loaded."""
+    if not path.is_file():
+        raise ModelLoadError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: a GGUF file is wanted")
+    try:
+        return gguf_folder(path)
+    except (ValueError, OSError) as e:
+        raise ModelLoadError(f"{path}: {e}") from e
 
 
 def _download(spec: str, files: list[str]) -> Path:
@@ -161,13 +187,14 @@ def _download(spec: str, files: list[str]) -> Path:
         ) from e
 
 
-def _model_from_folder(folder: Path, device: torch.device, dtype: torch.dtype) -> Model:
-    config = _read_config(folder)
+def _model_from_folder(folder: Path, gguf: Path | None, device: torch.device, dtype: torch.dtype) -> Model:
+    """Load the model of a folder. gguf: the file that has its weights, None for safetensors in the folder."""
+    config = read_config(folder)
     model = empty_model(config)
     copies: dict[str, Tensor] = {}
     try:
         check_fits(model, device, dtype)
-        for name, weight in weights_from_hf(_read_tensors(folder), config):
+        for name, weight in _weights(folder, gguf, config):
             if name in copies:
                 raise ValueError(f"weight {name} is there twice, under names that mean the same")
             copies[name] = weight.to(device=device, dtype=dtype).contiguous()
@@ -176,10 +203,17 @@ def _model_from_folder(folder: Path, device: torch.device, dtype: torch.dtype) -
     except ModelLoadError:
         raise
     except ValueError as e:
-        raise ModelLoadError(f"{folder}: {e}") from e
-    _check_shapes(model, copies, folder)
+        raise ModelLoadError(f"{gguf or folder}: {e}") from e
+    check_shapes(model, copies, gguf or folder)
     model.load_state_dict(copies, assign=True)
     return model.requires_grad_(False).eval()
+
+
+def _weights(folder: Path, gguf: Path | None, config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
+    if gguf is None:
+        return weights_from_hf(_read_tensors(folder), config)
+    file = GgufFile(gguf)
+    return weights_from_gguf(file, config, file.computed)
 
 
 def _join_tied(weights: dict[str, Tensor], model: Model) -> None:
@@ -210,7 +244,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     return data
 
 
-def _read_config(folder: Path) -> ModelConfig:
+def read_config(folder: Path) -> ModelConfig:
     hf, generation = _read_json(folder / "config.json"), folder / "generation_config.json"
     try:
         return config_from_hf(hf, _read_json(generation) if generation.is_file() else None)
@@ -253,7 +287,7 @@ def _shards(index: Path) -> list[Path]:
     return [index.parent / name for name in names]
 
 
-def _check_shapes(model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
+def check_shapes(model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
     expected = {name: tuple(p.shape) for name, p in model.named_parameters()}
     missing, unknown = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
     if missing:

@@ -17,9 +17,9 @@ from roseinfer.kernels.onednn import packs
 from roseinfer.models import Model
 from roseinfer.models.gpt2 import MLP
 
-from .linear import Int4Linear, Int8Linear, PackedLinear, QuantizedLinear, TiledLinear, check_groups
+from .linear import Int4Linear, Int8Linear, PackedLinear, QuantizedLinear, StoredLinear, TiledLinear, check_groups
 
-LAYOUTS = (TiledLinear, PackedLinear, Int8Linear, Int4Linear)
+LAYOUTS = (TiledLinear, PackedLinear, Int8Linear, Int4Linear, StoredLinear)
 QUANTIZATIONS = (None, "int8", "int4")
 
 
@@ -54,10 +54,15 @@ def prepare_weights(model: Model, quantization: str | None = None) -> None:
             del linear  # before the next one is made
     if model.lm_head is None:
         model.lm_head = layout(model.token_embedding.weight, None)
+    finish_layouts(model)
+
+
+def finish_layouts(model: Model) -> None:
+    """Let products of a GPT-2 take GELU along, and compile what a request would have to wait for."""
     for module in model.modules():
         if isinstance(module, MLP) and isinstance(module.c_fc, LAYOUTS):
             module.c_fc.gelu, module.act = True, nn.Identity()
-    model.lm_head(torch.zeros(1, model.config.hidden_size, dtype=model.dtype))  # compiles now what a request would
+    model.logits(torch.zeros(1, model.config.hidden_size, dtype=model.dtype))
 
 
 def layout_of(

@@ -131,7 +131,7 @@ class Output:
     """What show_as_it_grows gives, as far as a chat looks at it."""
 
     def __init__(self, text: str) -> None:
-        self.outputs = [self]
+        self.outputs, self.token_ids = [self], [0]
         self.text = text
 
 

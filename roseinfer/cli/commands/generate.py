@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from roseinfer.llm.outputs import RequestOutput
 
 EXAMPLES = (
-    'roseinfer generate tiny "Return a new"',
+    'roseinfer generate smollm2 "The three primary colours are"',
     'roseinfer generate tiny "Return a new" --max-tokens 100 --temperature 0.8 --seed 1',
     "roseinfer generate tiny < prompt.txt --output answer.json",
 )

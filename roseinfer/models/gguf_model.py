@@ -1,0 +1,70 @@
+"""A GGUF file's model with its matrices in the file's own blocks, for a CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from roseinfer.kernels.stored_numba import STORED
+
+from .config import ModelConfig
+from .gguf_file import GgufFile
+from .hf import weights_from_gguf
+from .linear import StoredLinear, TiledLinear
+from .load import ModelLoadError, check_shapes, hf_folder_of, read_config
+from .model import Model
+from .shapes import empty_model
+from .weights import finish_layouts
+
+
+def load_as_stored(path: Path) -> Model:
+    """Load a GGUF file's model for a CPU, its matrices in the file's own blocks where those are Q8_0, Q4_0 or Q4_1.
+
+    Other matrices become float32, and so do vectors and the table of token embeddings. Raises ModelLoadError.
+    """
+    config = read_config(hf_folder_of(path))
+    model, file = empty_model(config), GgufFile(path)
+
+    def as_is(name: str) -> Tensor:
+        is_in_blocks = file.stored[name].kind in STORED and len(file.stored[name].shape) == 2
+        return torch.from_numpy(file.raw(name).copy()) if is_in_blocks else file.computed(name)
+
+    try:
+        check_shapes(model, _without_copy(dict(weights_from_gguf(file, config, file.empty)), config), path)
+        tensors = _without_copy(dict(weights_from_gguf(file, config, as_is)), config)
+        _take(model, tensors, file.computed("token_embd.weight"))
+    except ModelLoadError:
+        raise
+    except ValueError as e:
+        raise ModelLoadError(f"{path}: {e}") from e
+    return model
+
+
+def _without_copy(tensors: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
+    """Leave out GPT-2's output matrix, which some files have beside the token embedding that it is."""
+    return {name: tensor for name, tensor in tensors.items() if name != "lm_head.weight" or not config.tie_embeddings}
+
+
+def _matrix(raw: Tensor, in_features: int, bias: Tensor | None) -> nn.Module:
+    """Return the layer of a matrix as a GGUF file has it: in its blocks, or in float32 where it came computed."""
+    return StoredLinear(raw, in_features, bias) if raw.dtype == torch.uint8 else TiledLinear(raw, bias)
+
+
+@torch.inference_mode()
+def _take(model: Model, tensors: dict[str, Tensor], table: Tensor) -> None:
+    """Give an empty model its weights with each matrix as a GGUF file has it; in place.
+
+    tensors: by name, matrices in blocks as uint8 [M, bytes]; they are used up. table: the token embeddings, in float32.
+    """
+    [embedded] = [name for name, p in model.named_parameters() if p is model.token_embedding.weight]
+    for name, linear in [(name, m) for name, m in model.named_modules() if isinstance(m, nn.Linear)]:
+        raw, bias = tensors.pop(f"{name}.weight"), tensors.pop(f"{name}.bias", None)
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, _matrix(raw, linear.in_features, bias))
+    if model.lm_head is None:
+        model.lm_head = _matrix(tensors[embedded], model.config.hidden_size, None)
+    model.load_state_dict(tensors | {embedded: table}, assign=True)
+    model.requires_grad_(False).eval()
+    finish_layouts(model)

@@ -1,0 +1,199 @@
+"""GGUF files: read as transformers reads them, for every family and kind of numbers, and as data alone."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+
+import gguf
+import pytest
+import torch
+from gguf_writing import write_gguf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roseinfer import LLM, SamplingParams
+from roseinfer.models import (
+    ModelConfig,
+    ModelLoadError,
+    load_model,
+    load_tokenizer,
+    model_config,
+    random_model,
+)
+from roseinfer.models.gguf_file import GgufFile
+from roseinfer.models.rope import LinearRope, Llama3Rope, Rope
+from roseinfer.reference import reference_generate, reference_logits
+
+SHAPE = {
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "num_layers": 2,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 256,
+    "max_model_len": 1024,
+    "eos_token_id": 97,
+}
+STRETCHED = Llama3Rope(
+    rope_theta=5000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192
+)
+CONFIGS = {
+    "llama": ModelConfig("llama", **SHAPE, rope=Rope(rope_theta=5000.0), norm_eps=1e-6),
+    "mistral": ModelConfig("llama", **SHAPE | {"num_kv_heads": 1}, rope=Rope(), tie_embeddings=False),
+    "llama 3.1": ModelConfig("llama", **SHAPE, rope=STRETCHED, tie_embeddings=False),
+    "qwen2": ModelConfig("qwen2", **SHAPE, rope=Rope(), qkv_bias=True),
+    "qwen3": ModelConfig("qwen3", **SHAPE | {"head_dim": 128}, rope=Rope(), qk_norm=True),
+    "gpt2": ModelConfig("gpt2", **SHAPE | {"num_kv_heads": 4}),
+}
+FAMILIES = pytest.mark.parametrize("family", CONFIGS)
+KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
+IDS = [5, 9, 64, 3, 70, 1, 2, 2, 90]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
+def drawn(family):
+    """A model whose vectors, too, are no constants, so that one in another's place is seen."""
+    model = random_model(CONFIGS[family], seed=1)
+    generator = torch.Generator().manual_seed(2)
+    for weight in model.parameters():
+        if weight.dim() == 1:
+            weight.add_(0.3 * torch.randn(weight.shape, generator=generator))
+    return model
+
+
+@FAMILIES
+def test_a_file_is_the_model_that_was_written(family, tmp_path):
+    model = drawn(family)
+    loaded = load_model(str(write_gguf(model, tmp_path / "model.gguf")))
+    assert loaded.config == model.config
+    for (name, wanted), found in zip(model.state_dict().items(), loaded.state_dict().values(), strict=True):
+        assert torch.equal(found, wanted), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("family", [name for name in CONFIGS if name != "llama 3.1"])
+def test_logits_are_those_that_transformers_computes_from_the_file(family, kind, tmp_path):
+    """transformers leaves out how Llama 3.1's file stretches positions, so that one is held to what was written."""
+    from transformers import AutoModelForCausalLM
+
+    write_gguf(drawn(family), tmp_path / "model.gguf", kind)
+    theirs = AutoModelForCausalLM.from_pretrained(str(tmp_path), gguf_file="model.gguf", dtype=torch.float32)
+    ours = reference_logits(load_model(str(tmp_path / "model.gguf")), IDS)
+    with torch.inference_mode():
+        torch.testing.assert_close(ours, theirs(torch.tensor([IDS])).logits[0], rtol=1e-5, atol=1e-5)
+
+
+def test_positions_that_are_stretched_linearly(tmp_path):
+    config = replace(CONFIGS["llama"], rope=LinearRope(rope_theta=5000.0, factor=4.0))
+    scaling = {"llama__rope__scaling__type": "linear", "llama__rope__scaling__factor": 4.0}
+    path = write_gguf(random_model(config, seed=1), tmp_path / "model.gguf", **scaling)
+    assert model_config(str(path)) == config
+
+
+def test_texts_by_the_files_own_tokenizer_up_to_its_end_token(tmp_path):
+    path = str(write_gguf(drawn("llama"), tmp_path / "model.gguf"))
+    tokenizer = load_tokenizer(path)
+    assert tokenizer.encode("a ab<end>").tokens == ["a", "Ġa", "b", "<end>"]
+    llm = LLM(path, device="cpu", num_kvcache_blocks=8)
+    [output] = llm.generate([IDS], SamplingParams(max_tokens=6, temperature=0))
+    assert output.outputs[0].token_ids == reference_generate(load_model(path), [IDS], 6)[0]
+
+
+def test_a_split_file_is_one_model_and_a_missing_part_is_named(tmp_path):
+    whole = write_gguf(drawn("llama"), tmp_path / "model.gguf")
+    parts = split(whole, tmp_path)
+    wanted = load_model(str(whole)).state_dict()
+    found = load_model(str(parts[0])).state_dict()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    parts[1].unlink()
+    with pytest.raises(ModelLoadError, match="one of 2 parts, and parts-00002-of-00002.gguf is not beside it"):
+        load_model(str(parts[0]))
+
+
+def split(path, folder):
+    """Write a file's tensors into two parts: the first has the metadata, too."""
+    file = gguf.GGUFReader(path)
+    parts = [folder / f"parts-{n:05d}-of-00002.gguf" for n in (1, 2)]
+    for number, part in enumerate(parts):
+        writer = gguf.GGUFWriter(part, "llama")
+        for field in file.fields.values() if number == 0 else ():
+            if not field.name.startswith(("GGUF.", "general.architecture")):
+                of = field.types[1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+                writer.add_key_value(field.name, field.contents(), field.types[0], of)
+        for tensor in file.tensors[number::2]:
+            writer.add_tensor(tensor.name, tensor.data.copy(), raw_dtype=tensor.tensor_type)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    return parts
+
+
+# What is refused, in one line that names it
+
+
+@pytest.mark.parametrize(
+    ("metadata", "why"),
+    [
+        ({"general__architecture": "gemma3"}, "general.architecture='gemma3' is not supported, only llama, qwen2"),
+        ({"general__type": "adapter"}, "general.type='adapter': it is no model by itself"),
+        ({"general__type": "mmproj"}, "general.type='mmproj': it is no model by itself"),
+        ({"general__alignment": 24}, "general.alignment must be a power of 2, got 24"),
+        ({"llama__embedding_length": 48}, "has shape"),
+        ({"llama__rope__scaling__type": "sideways"}, "rope_type='sideways' is not supported"),
+        ({"llama__rope__dimension_count": 8}, "llama.rope.dimension_count=8: only whole heads of 16 are turned"),
+    ],
+)
+def test_a_file_that_is_no_model_here_is_refused(metadata, why, tmp_path):
+    path = write_gguf(drawn("llama"), tmp_path / "model.gguf", **metadata)
+    with pytest.raises(ModelLoadError, match=why) as caught:
+        load_model(str(path))
+    assert "\n" not in str(caught.value) and str(path) in str(caught.value)
+
+
+def test_paths_that_are_no_gguf_file(tmp_path):
+    (tmp_path / "folder.gguf").mkdir()
+    (tmp_path / "text.gguf").write_text("GGML, or a text")
+    (tmp_path / "both").mkdir()
+    for name in ("a.gguf", "b.gguf"):
+        (tmp_path / "both" / name).touch()
+    for spec, why in {
+        "folder.gguf": "is a folder: a GGUF file is wanted",
+        "none.gguf": "does not exist: a GGUF file is wanted",
+        "text.gguf": "does not begin with GGUF",
+        "both": "has no config.json, but GGUF files: name one of a.gguf, b.gguf",
+    }.items():
+        with pytest.raises(ModelLoadError, match=why):
+            load_model(str(tmp_path / spec))
+
+
+@pytest.fixture(scope="module")
+def small_file(tmp_path_factory):
+    return write_gguf(drawn("gpt2"), tmp_path_factory.mktemp("gguf") / "model.gguf").read_bytes()
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_a_strangers_file_is_refused_without_a_large_allocation(small_file, tmp_path_factory, data):
+    """Cut anywhere, or with eight bytes of the header replaced: one ValueError, or a model of the file's own sizes."""
+    path = tmp_path_factory.mktemp("stranger") / "model.gguf"
+    header = len(small_file) // 4
+    if data.draw(st.booleans()):
+        changed = small_file[: data.draw(st.integers(0, len(small_file) - 1))]
+    else:
+        at = data.draw(st.integers(4, header - 8))
+        number = data.draw(st.sampled_from([0, 1, 2**31, 2**32, 2**62, 2**63, 2**64 - 1]))
+        changed = small_file[:at] + struct.pack("<Q", number) + small_file[at + 8 :]
+    path.write_bytes(changed)
+    try:
+        file = GgufFile(path)
+        assert sum(tensor.nbytes for tensor in file.stored.values()) <= 2 * len(changed)
+    except ValueError:
+        pass
