@@ -173,7 +173,7 @@ def _as_llama3(divisors: Tensor, config: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of Llama 3.1 that give these divisors [D / 2]. Raises ValueError where they do not."""
     from .rope import Llama3Rope, Rope
 
-    settings = {
+    settings: dict[str, Any] = {
         "factor": float(divisors.max()),
         "low_freq_factor": 1.0,
         "high_freq_factor": 4.0,

@@ -84,7 +84,6 @@ CASES = [
     ("generate tiny a --dtype fp8", "--dtype must be one of float32, float16, bfloat16, got 'fp8'"),
     ("generate tiny a --output nowhere/x.json", "--output nowhere/x.json: must be a file in a folder"),
     ("generate random:gpt2 a", "'random:gpt2' has random weights and no tokenizer; 'tiny' has one"),
-    ("chat", "missing: MODEL"),
     ("chat tiny --chat-template nowhere.jinja", "--chat-template nowhere.jinja: there is no such file"),
     ("chat tiny --chat-template .", "--chat-template .: cannot be read (Is a directory)"),
     ("chat tiny", f"{NO_TEMPLATE}: it only continues texts. Use `roseinfer generate tiny`, or give --chat-template\n"),
