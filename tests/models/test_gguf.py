@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roseinfer import LLM, SamplingParams
+from roseinfer.kernels.stored_numba import STORED
 from roseinfer.models import (
     ModelConfig,
     ModelLoadError,
@@ -22,7 +23,10 @@ from roseinfer.models import (
     random_model,
 )
 from roseinfer.models.gguf_file import GgufFile
+from roseinfer.models.gguf_model import load_as_stored
+from roseinfer.models.linear import Int8Linear, StoredLinear, TiledLinear
 from roseinfer.models.rope import LinearRope, Llama3Rope, Rope
+from roseinfer.models.weights import held_bytes
 from roseinfer.reference import reference_generate, reference_logits
 
 SHAPE = {
@@ -88,6 +92,29 @@ def test_logits_are_those_that_transformers_computes_from_the_file(family, kind,
     ours = reference_logits(load_model(str(tmp_path / "model.gguf")), IDS)
     with torch.inference_mode():
         torch.testing.assert_close(ours, theirs(torch.tensor([IDS])).logits[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1", "Q5_1", "F16"])
+@FAMILIES
+def test_matrices_as_they_are_stored_give_the_same_logits_and_tokens(family, kind, tmp_path):
+    """An LLM keeps the blocks of the first three, and computes a step in one call where all layers have one kind."""
+    path = write_gguf(drawn(family), tmp_path / "model.gguf", kind)
+    computed, stored = load_model(str(path)), load_as_stored(path)
+    torch.testing.assert_close(reference_logits(stored, IDS), reference_logits(computed, IDS), rtol=1e-5, atol=1e-5)
+    assert (type(stored.parts[0].qkv) is StoredLinear) == (kind in STORED)
+    with LLM(str(path), device="cpu", num_kvcache_blocks=16) as llm:
+        assert held_bytes(llm.engine.model) < held_bytes(computed) or kind not in STORED
+        prompts = [IDS, IDS[:1], IDS[2:6] * 9]
+        outputs = llm.generate(prompts, SamplingParams(max_tokens=6, temperature=0, ignore_eos=True))
+    assert [o.outputs[0].token_ids for o in outputs] == reference_generate(computed, prompts, 6)
+
+
+def test_a_dtype_or_a_quantization_computes_the_matrices(tmp_path):
+    path = str(write_gguf(drawn("llama"), tmp_path / "model.gguf", "Q8_0"))
+    for settings_, layout in (({"dtype": "float32"}, TiledLinear), ({"quantization": "int8"}, Int8Linear)):
+        with LLM(path, device="cpu", num_kvcache_blocks=8, **settings_) as llm:
+            assert type(llm.engine.model.parts[0].qkv) is layout
 
 
 def test_positions_that_are_stretched_linearly(tmp_path):

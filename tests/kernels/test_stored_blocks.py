@@ -1,0 +1,50 @@
+"""Products with a GGUF file's own blocks: those of the dequantised matrix, the same to the bit in any batch."""
+
+from __future__ import annotations
+
+import gguf
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from gguf import GGMLQuantizationType as Kind
+
+from roseinfer.kernels.stored_numba import STORED, linear_stored, stored_tiles
+
+pytestmark = pytest.mark.slow  # each kind is compiled
+NONE = torch.empty(0)
+
+
+def drawn(kind, num_rows, width):
+    """(W as the product reads it, W dequantised), with a block of zeros and one of large values."""
+    weight = np.random.default_rng(0).standard_normal((num_rows, width), dtype=np.float32)
+    weight[0, :32], weight[-1, -32:] = 0, weight[-1, -32:] * 1e4
+    raw = gguf.quants.quantize(weight, Kind[kind])
+    tiles = torch.from_numpy(stored_tiles(raw, STORED[kind]))
+    assert tuple(tiles.shape) == STORED[kind].shape(num_rows, width) and tiles.dtype == STORED[kind].dtype
+    return tiles, torch.from_numpy(gguf.quants.dequantize(raw, Kind[kind]))
+
+
+@pytest.mark.parametrize("kind", STORED)
+@pytest.mark.parametrize(("num_rows", "width"), [(100, 96), (32, 32), (1, 64), (33, 1536)])
+def test_a_product_is_that_of_the_dequantised_matrix(kind, num_rows, width):
+    tiles, dequantised = drawn(kind, num_rows, width)
+    bias = torch.randn(num_rows)
+    for count in (1, 2, 7, 8, 9, 20):
+        x = torch.randn(count, width)
+        exact = x.double() @ dequantised.double().T
+        # As many roundings as float32 makes itself: each product and sum once.
+        allowed = 1e-6 * (x.double().abs() @ dequantised.double().abs().T) + 1e-6
+        for added, gelu in ((NONE, False), (bias, False), (bias, True)):
+            wanted = exact + added if len(added) else exact
+            got = linear_stored(x, tiles, added, num_rows, gelu).double()
+            assert ((got - (F.gelu(wanted, approximate="tanh") if gelu else wanted)).abs() <= 2 * allowed + 1e-5).all()
+
+
+@pytest.mark.parametrize("kind", STORED)
+def test_a_row_is_the_same_to_the_bit_in_any_batch(kind):
+    tiles, _ = drawn(kind, 70, 128)
+    x = torch.randn(21, 128)
+    whole = linear_stored(x, tiles, NONE, 70)
+    for first, count in ((0, 1), (3, 2), (5, 8), (4, 17)):
+        assert torch.equal(linear_stored(x[first : first + count], tiles, NONE, 70), whole[first : first + count])
