@@ -166,6 +166,26 @@ def test_a_slider_below_a_chart_keeps_its_arrow_keys(lab):
         assert lab.call(ACTIVE_CELL) == active
 
 
+def test_a_score_that_is_dragged_changes_the_online_softmax_without_a_kernel(lab, idle_kernel):
+    call = "teach.walk_online_softmax(torch.tensor([1.0, 0.0, 3.0, 0.0]), torch.eye(4)[:, :1], block_size=2)"
+    path = new_notebook("drag.ipynb", "from course import teach; import torch", call)
+    with lab.notebook(path):
+        lab.run_all()
+        lab.save()
+    with lab.notebook(path, kernel=idle_kernel):
+        chart = lab.output(1).locator("svg.marks")
+        chart.filter(has_text="exp(1.00 - 3.00)").wait_for()
+        lab.screenshot("online softmax")
+        point, lower = (chart.locator(".points_marks path").nth(token) for token in (2, 1))
+        point.drag_to(lower)
+        chart.filter(has_text="exp(1.00 - 1.00)").wait_for()
+        lab.output(1).locator("input[type=range]").press("ArrowLeft")
+        chart.filter(has_text="0.000 × 1.000 + 1.368 = 1.368").wait_for()
+        point.dblclick()
+        lab.output(1).locator("input[type=range]").press("ArrowRight")
+        chart.filter(has_text="exp(1.00 - 3.00)").wait_for()
+
+
 def test_a_chart_takes_the_ink_of_the_theme_and_has_no_ground_of_its_own(lab, small_notebook):
     chart = lab.output(NUMBER["race"]).locator(".vega-embed svg").first
     chart.scroll_into_view_if_needed()

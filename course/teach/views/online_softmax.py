@@ -2,52 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from math import exp, inf
+from math import ceil, exp, floor, inf
+from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
-from course.display.board import EDGE, Board, Cell, Frame, Panel, table
+from course.display.board import EDGE, MONOSPACE
 from roseinfer.arguments import require_count
+from roseinfer.display.chart import INK, PAGE_WIDTH, Chart, csv_data
 from roseinfer.display.figure import PALETTE
 
-MOST_SCORES, MOST_WIDE = 24, 4
-DECIMALS = 3
-EARLIER = Cell(0, 0, "earlier blocks", PALETTE[2])
-THIS_BLOCK = Cell(0, 0, "this block", PALETTE[5])
-SUMS = "l, the sum of weights, and a, the sum of weight × value"
-LATER = Cell(0, 0, "not read yet", EDGE, strength=0.1)
+if TYPE_CHECKING:
+    import altair as alt
+
+MOST_SCORES, MOST_WIDE, DECIMALS = 24, 4, 3
+PLOT, HALF, ROW, DASH = 130, PAGE_WIDTH // 2 - 45, 26, [3, 2]  # pixels
+COLOURS = {"earlier blocks": PALETTE[2], "this block": PALETTE[5], "not read yet": EDGE}
+SAYS = (
+    "'m = ' + format(m, '.2f') + ': earlier weights (dashed) are multiplied by exp(' + "
+    "format(m_old, '.2f') + ' - ' + format(m, '.2f') + ') = ' + format(factor, '.3f')"
+)
+ADDED = (
+    "format(datum.before, '.3f') + ' × ' + format(factor, '.3f') + ' + ' + "
+    "format(datum.now - datum.before * factor, '.3f') + ' = ' + format(datum.now, '.3f')"
+)
+COLUMNS = {  # the title of each: its width and its text
+    "": (40, "datum.sum"),
+    "before × factor + this block = now": (270, ADDED),
+    "a / l": (90, "datum.sum == 'l' ? '' : format(datum.now / datum.l, '.3f')"),
+    "softmax(s) @ V": (110, "datum.sum == 'l' ? '' : format(datum.whole / datum.every, '.3f')"),
+}
 
 
-@dataclass(frozen=True)
-class Running:
-    """State of the softmax. top: the largest score so far. total: the sum of exp(score - top).
+def walk_online_softmax(scores: Tensor, values: Tensor, block_size: int) -> Chart:
+    """Show the largest score m, the sum l and the accumulator a after each block; a slider goes through the blocks.
 
-    acc: that sum with each term times its value.
-    """
+    When a block has a larger score, what was summed up shrinks by exp(m_old - m_new). After the last block, a / l is
+    what one softmax gives. A reader can drag a score, and the page computes everything again.
 
-    top: float
-    total: float
-    acc: tuple[float, ...]
+    Args:
+        scores: 1 to 24 numbers [T].
+        values: what they weigh, [T, D], D from 1 to 4.
+        block_size: how many scores come in at once.
 
-    def after(self, scores: list[float], values: list[list[float]]) -> Running:
-        """Return the state after one more block."""
-        top = max(self.top, *scores)
-        shrink, weights = exp(self.top - top), [exp(score - top) for score in scores]
-        acc = (
-            old * shrink + sum(weight * value[d] for weight, value in zip(weights, values, strict=True))
-            for d, old in enumerate(self.acc)
-        )
-        return Running(top, self.total * shrink + sum(weights), tuple(acc))
-
-
-def walk_online_softmax(scores: Tensor, values: Tensor, block_size: int) -> Board:
-    """Show a frame per block: each score and its weight, the largest score m, the sum l and the accumulator a.
-
-    When a block has a larger score, what was summed up shrinks by exp(m_old - m_new). The last step divides a by l.
-    scores [T], up to 24; values [T, D], D up to 4.
     Raises ValueError for other shapes, for values that are not finite, and for a block_size below 1.
     """
     if scores.ndim != 1 or not 1 <= len(scores) <= MOST_SCORES:
@@ -58,103 +55,114 @@ def walk_online_softmax(scores: Tensor, values: Tensor, block_size: int) -> Boar
         if not tensor.isfinite().all():
             raise ValueError(f"{name} must be finite, got {tensor[~tensor.isfinite()][0].item()}")
     require_count("block_size", block_size, 1)
-    score_list, value_list = scores.double().tolist(), values.double().tolist()
-    states = running(score_list, value_list, block_size)
-    frames = [_frame(step, states, score_list, block_size) for step in range(len(states))]
-    grows = (step for step in range(2, len(states)) if states[step].top > states[step - 1].top)
-    return Board(
-        [*frames, _result(states, score_list, value_list, block_size)],
-        _facts(states, score_list, value_list),
-        shown=next(grows, len(states)),
-        legend=(THIS_BLOCK, EARLIER, LATER),
-    )
+    scores, values = scores.double(), values.double()
+    low, high = floor(min(0.0, scores.min().item())) - 1, ceil(max(0.0, scores.max().item())) + 1.5
+    chart = Chart(_chart(scores, values, block_size, (low, high)), _facts(scores, values, block_size))
+    chart.spec["params"] += _dragging(scores, low, high)
+    return chart
 
 
-def running(scores: list[float], values: list[list[float]], block_size: int) -> list[Running]:
-    """List the state before the first block, and after each."""
-    states = [Running(-inf, 0.0, (0.0,) * len(values[0]))]
-    for start in range(0, len(scores), block_size):
-        states.append(states[-1].after(scores[start : start + block_size], values[start : start + block_size]))
-    return states
-
-
-def _facts(states: list[Running], scores: list[float], values: list[list[float]]) -> str:
+def _facts(scores: Tensor, values: Tensor, block_size: int) -> str:
     """Write a line per block, and how far the result is from that of one softmax."""
-    lines = []
-    for block, (old, new) in enumerate(pairwise(states), 1):
-        was = f"m = {_number(new.top)}"
-        if block > 1:
-            scale = f"m from {_number(old.top)} to {_number(new.top)}, l and a times {exp(old.top - new.top):.3f}"
-            was = scale if new.top > old.top else f"m stays {_number(new.top)}"
-        lines.append(f"block {block}: {was}; l = {_number(new.total)}, a = {_vector(new.acc)}")
-    result, whole = _results(states, scores, values)
-    apart = float((result - whole).abs().max())
-    lines.append(f"a / l = {_vector(result.tolist())}; largest difference from softmax(scores) @ values: {apart:.6f}")
+    lines, top, total, acc = [], -inf, 0.0, values.new_zeros(values.size(1))
+    for block, (part, own) in enumerate(zip(scores.split(block_size), values.split(block_size), strict=True), 1):
+        old, top = top, max(top, part.max().item())
+        shrink, weights = exp(old - top), (part - top).exp()
+        total, acc = total * shrink + weights.sum().item(), acc * shrink + weights @ own
+        was = f"m stays {_number(top)}" if top == old else f"m = {_number(top)}"
+        if block > 1 and top > old:
+            was = f"m from {_number(old)} to {_number(top)}, l and a times {shrink:.3f}"
+        lines.append(f"block {block}: {was}; l = {_number(total)}, a = {_vector(acc)}")
+    apart = (acc / total - scores.softmax(0) @ values).abs().max().item()
+    lines.append(f"a / l = {_vector(acc / total)}; largest difference from softmax(scores) @ values: {apart:.6f}")
     return "\n".join(lines)
 
 
-def _results(states: list[Running], scores: list[float], values: list[list[float]]) -> tuple[Tensor, Tensor]:
-    """Compute a / l, and what one softmax over all scores gives."""
-    result = torch.tensor([one / states[-1].total for one in states[-1].acc], dtype=torch.float64)
-    return result, torch.tensor(scores).double().softmax(0) @ torch.tensor(values).double()
+def _dragging(scores: Tensor, low: float, high: float) -> list[dict[str, Any]]:
+    """Make the signals of a drag: the point that is held, and the scores. Vega-Lite hands them to Vega as they are."""
+    start = [round(score, DECIMALS + 3) for score in scores.tolist()]
+    held = {"events": "@points_marks:mousedown", "update": "{i: datum.i, s: datum.s, y: y()}"}
+    moved = f"clamp(round(10 * (held.s + (held.y - y()) * {(high - low) / PLOT})) / 10, {low}, {high})"
+    each = ", ".join(f"held.i == {i} ? {moved} : scores[{i}]" for i in range(len(start)))
+    drag = {"events": "[@points_marks:mousedown, window:mouseup] > window:mousemove!", "update": f"[{each}]"}
+    undo = {"events": "@points_marks:dblclick", "update": str(start)}
+    return [{"name": "held", "value": {}, "on": [held]}, {"name": "scores", "value": start, "on": [drag, undo]}]
 
 
-def _frame(step: int, states: list[Running], scores: list[float], block_size: int) -> Frame:
-    now = states[step]
-    if not step:
-        heading, says = "before the first block", "Nothing is read yet: m is -inf, and l and a are 0."
-        sums = table("", ["", "now"], [[name, _number(number)] for name, number in _rows(now).items()])
-    else:
-        old = states[step - 1]
-        factor = exp(old.top - now.top) if step > 1 else 1.0
-        heading, says = f"block {step} of {len(states) - 1}: m = {now.top:.2f}", _says(step, old, now)
-        rows = [
-            [name, _number(was), f"× {_number(factor)}", f"+ {_number(new - was * factor)}", f"= {_number(new)}"]
-            for (name, was), new in zip(_rows(old).items(), _rows(now).values(), strict=True)
-        ]
-        sums = table(SUMS, ["", "before", "factor", "this block", "now"], rows)
-    return Frame([_tokens(step, now, scores, block_size), sums], heading, says)
+def _chart(scores: Tensor, values: Tensor, block_size: int, reach: tuple[float, float]) -> alt.VConcatChart:
+    """Draw the scores, the weights, and l and a, all computed from the signals `scores` and `block`."""
+    import altair as alt
+    import pandas as pd
+
+    count = ceil(len(scores) / block_size)
+    sums = {"l": [1.0] * len(scores)} | {f"a[{d}]": column for d, column in enumerate(values.T.tolist())}
+    frame = pd.DataFrame({"i": range(len(scores))} | sums).melt("i", var_name="sum").round(DECIMALS + 3)
+    data = alt.Chart(csv_data(frame)).transform_calculate(
+        s="scores[datum.i]",
+        part=f"{list(COLOURS)}[clamp(floor(datum.i / {block_size}) + 2 - block, 0, 2)]",
+        weight="datum.part == 'not read yet' ? 0 : exp(datum.s - m)",
+        was="datum.part == 'earlier blocks' ? exp(datum.s - m_old) : null",
+        all="exp(datum.s - extent(scores)[1])",
+    )
+    slider = alt.binding_range(min=1, max=count, step=1, name=f"block, 1 to {count}: ")
+    return (
+        alt.vconcat(_tokens(data.transform_filter("datum.sum == 'l'"), reach), _sums(data, list(sums)))
+        .properties(title=alt.Title(alt.expr(SAYS)))
+        .add_params(
+            alt.param(name="block", value=count, bind=slider),
+            alt.param(name="m", expr=f"extent(slice(scores, 0, block * {block_size}))[1]"),
+            alt.param(name="m_old", expr=f"block > 1 ? extent(slice(scores, 0, (block - 1) * {block_size}))[1] : m"),
+            alt.param(name="factor", expr="exp(m_old - m)"),
+        )
+    )
 
 
-def _says(step: int, old: Running, now: Running) -> str:
-    if step == 1:
-        return "Nothing was summed up before it: m is its own largest score."
-    if now.top == old.top:
-        return f"m stays {now.top:.2f}: the factor is exp(0) = 1, and nothing shrinks."
-    change = f"exp({old.top:.2f} - {now.top:.2f}) = {exp(old.top - now.top):.3f}"
-    return f"m grows from {old.top:.2f} to {now.top:.2f}: all that was summed up shrinks by {change}."
+def _tokens(tokens: alt.Chart, reach: tuple[float, float]) -> alt.HConcatChart:
+    """Draw each token's score and the largest ones, now and before, and each token's weight, now and before."""
+    import altair as alt
+
+    colours = alt.Scale(domain=list(COLOURS), range=list(COLOURS.values()))
+    colour = alt.Color("part:N", title=None, scale=colours, legend=alt.Legend(orient="bottom"))
+    token = alt.X("i:O", title="token", axis=alt.Axis(labelAngle=0, labelOverlap=True))
+    score = alt.Y("s:Q", title=None, scale=alt.Scale(domain=reach, nice=False))
+    weight = alt.Y("weight:Q", title=None, scale=alt.Scale(domain=[0, 1.1], nice=False))
+    largest = alt.Chart(alt.Data(values=[{}])).transform_calculate(m="m", m_old="m_old")
+    points = tokens.mark_circle(size=110, opacity=1, stroke=INK, cursor="ns-resize").encode(token, score, colour)
+    scored = alt.layer(
+        tokens.mark_bar(opacity=0.5).encode(token, score, colour),
+        largest.mark_rule(strokeDash=DASH).encode(y="m_old:Q"),
+        largest.mark_rule().encode(y="m:Q"),
+        points.properties(name="points"),
+        title="Drag a score s (double click: undo)",
+    )
+    weighted = alt.layer(
+        tokens.mark_bar(opacity=0.5).encode(token, weight, colour),
+        tokens.mark_bar(filled=False, stroke=INK, strokeDash=DASH).encode(token, y="was:Q"),
+        title="Weights exp(s - m)",
+    )
+    return alt.hconcat(*(plot.properties(width=HALF, height=PLOT) for plot in (scored, weighted)))
 
 
-def _result(states: list[Running], scores: list[float], values: list[list[float]], block_size: int) -> Frame:
-    last, (result, whole) = states[-1], _results(states, scores, values)
-    rows = [
-        [f"a[{d}]", _number(acc), f"/ {_number(last.total)}", f"= {_number(one)}", _number(other)]
-        for d, (acc, one, other) in enumerate(zip(last.acc, result.tolist(), whole.tolist(), strict=True))
-    ]
-    sums = table("The weighted mean", ["", "a", "l", "a / l", "softmax(s) @ V"], rows)
-    says = "The same as one softmax over all scores, which has to know the largest one from the beginning."
-    return Frame([_tokens(len(states), last, scores, block_size), sums], "the result: a / l", says)
+def _sums(data: alt.Chart, names: list[str]) -> alt.HConcatChart:
+    """Write l and each element of a, before the block and after it, and the weighted mean."""
+    import altair as alt
+
+    sums = data.transform_calculate(
+        before="datum.was * datum.value", now="datum.weight * datum.value", whole="datum.all * datum.value"
+    ).transform_aggregate(
+        before="sum(before)", now="sum(now)", whole="sum(whole)", l="sum(weight)", every="sum(all)", groupby=["sum"]
+    )
+    columns = (
+        sums.mark_text(align="left", font=MONOSPACE, text=alt.expr(text))
+        .encode(alt.Y("sum:N", axis=None, sort=names), x=alt.value(0))
+        .properties(width=width, height=ROW * len(names), title=title)
+        for title, (width, text) in COLUMNS.items()
+    )
+    return alt.hconcat(*columns)
 
 
-def _tokens(step: int, now: Running, scores: list[float], block_size: int) -> Panel:
-    """Show each token's score, and how much of its box its weight fills."""
-    cells = []
-    for token, score in enumerate(scores):
-        block = token // block_size + 1
-        look = LATER if block > step else THIS_BLOCK if block == step else EARLIER
-        weight = exp(score - now.top) if block <= step else 0.0
-        cells.append(replace(look, column=token, text=f"{score:.1f}"))
-        cells.append(replace(look, row=1, column=token, text=f"{weight:.2f}" if weight else "", filled=weight))
-    rows = ("score s", "exp(s - m)")
-    return Panel(cells, "Tokens, block by block", rows, range(len(scores)), unit="token", cell=(48, 26), size=11)
-
-
-def _rows(state: Running) -> dict[str, float]:
-    return {"l": state.total} | {f"a[{d}]": one for d, one in enumerate(state.acc)}
-
-
-def _vector(numbers: tuple[float, ...] | list[float]) -> str:
-    return f"[{', '.join(map(_number, numbers))}]"
+def _vector(numbers: Tensor) -> str:
+    return f"[{', '.join(map(_number, numbers.tolist()))}]"
 
 
 def _number(number: float) -> str:
