@@ -78,7 +78,8 @@ class WholeStep:
         )  # fmt: skip
         self.memory = memory
         self.compute = operation(self._compute)
-        self.forward = compiled_forward(*(kind.dtype for kind in kinds), bits(table).dtype)
+        self.dtypes = *(kind.dtype for kind in kinds), bits(table).dtype
+        compiled_forward(*self.dtypes)  # now, not in the first step
         self.vocab_size = c.vocab_size
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -100,7 +101,7 @@ class WholeStep:
     ) -> None:  # fmt: skip
         inputs = token_ids, positions, slot_mapping, query_start, context_lens, block_tables, sample_rows
         arrays = (x.numpy() for x in inputs)
-        run_parallel(self.forward, *self.model_args, *arrays, *bits(memory), logits.numpy(), tokens.numpy())
+        run_parallel(compiled_forward(*self.dtypes), *self.model_args, *arrays, *bits(memory), logits.numpy(), tokens.numpy())
 
     def _row(self, layer: Layer) -> list[int]:
         """Return a layer's addresses: see the columns in kernels/whole_step.py."""

@@ -103,7 +103,7 @@ def _lines(answer: type[Stage], max_tokens: tuple[int, ...], *sizes: Any) -> lis
     run.add(max_tokens)
     run.to_the_end()
     outputs = [f"request {i} has {seq.output_ids}" for i, seq in enumerate(run.seqs)]
-    free = f"{run.stage.num_free_blocks} blocks are free at the end"
+    free = f"free blocks at the end: {run.stage.num_free_blocks}"
     run.add(max_tokens)
     run.step()
     return [*run.lines, *outputs, free]
