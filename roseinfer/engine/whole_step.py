@@ -101,7 +101,8 @@ class WholeStep:
     ) -> None:  # fmt: skip
         inputs = token_ids, positions, slot_mapping, query_start, context_lens, block_tables, sample_rows
         arrays = (x.numpy() for x in inputs)
-        run_parallel(compiled_forward(*self.dtypes), *self.model_args, *arrays, *bits(memory), logits.numpy(), tokens.numpy())
+        forward = compiled_forward(*self.dtypes)
+        run_parallel(forward, *self.model_args, *arrays, *bits(memory), logits.numpy(), tokens.numpy())
 
     def _row(self, layer: Layer) -> list[int]:
         """Return a layer's addresses: see the columns in kernels/whole_step.py."""
