@@ -16,7 +16,6 @@ PLURAL = re.compile(
     r" (?:(?!the )[a-z-]+ )?[a-z]{3,}s (?:were|are|have|had|do|did|wait|run|fit|need|lack|make|fail|failed)\b"
 )
 MANY = {  # the number is never 1 there
-    "roseinfer/bench/online/chunks.py": "num_steps steps and a prompt are told together",
     "course/cli/contest.py": "more than one file",
     "course/contract/promises/choices.py": "a list of lengths",
     "roseinfer/parallel/ranks.py": "at least 2 ranks",
