@@ -58,9 +58,7 @@ class WholeStep:
     """
 
     def __init__(self, model: Model, memory: Tensor) -> None:
-        assert isinstance(model, (GPT2, Llama)) and isinstance(
-            model.lm_head, (TiledLinear, QuantizedLinear, StoredLinear)
-        )
+        assert isinstance(model, (GPT2, Llama)) and isinstance(model.lm_head, KNOWN)
         c, table = model.config, model.token_embedding.weight.detach()
         self.held: list[Tensor] = []  # what the addresses point to
         rows = [self._row(layer) for layer in model.parts]

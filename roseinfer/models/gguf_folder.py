@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import tempfile
+from functools import cache
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -64,7 +65,7 @@ def gguf_folder(path: Path) -> Path:
 
 
 def _cache() -> Path:
-    """Return a folder that outlives the process, or one of this user's for temporary files where there is none."""
+    """Return a folder that outlives the process, or a temporary one where none can be written."""
     wanted = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "roseinfer" / "gguf"
     try:
         wanted.mkdir(parents=True, exist_ok=True)
@@ -72,6 +73,12 @@ def _cache() -> Path:
             return wanted
     except OSError:
         pass
+    return _temporary()
+
+
+@cache
+def _temporary() -> Path:
+    """Make a folder once in a process: a file is converted once there, too."""
     return Path(tempfile.mkdtemp(prefix="roseinfer-gguf-"))
 
 
