@@ -15,7 +15,8 @@ from roseinfer.engine.config import STEP_TOKENS
 from roseinfer.llm.llm import LLM
 from roseinfer.models import model_config
 from roseinfer.profiling.progress import OnProgress
-from roseinfer.profiling.spans import SpanTimes, TimedSpan, listening
+from roseinfer.profiling.span_times import SpanTimes, TimedSpan
+from roseinfer.profiling.spans import listening
 from roseinfer.sequence import SamplingParams
 
 from .contenders import require_fit

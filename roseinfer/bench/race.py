@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isnan
 from typing import Any
 
 from roseinfer.engine.calls import Stop
@@ -41,8 +42,8 @@ class Run:
     @classmethod
     def of_batch(cls, outputs: list[list[int]], began: float, ended: float) -> Run:
         """Make the run of a batch of which nothing is known but when all of it began and ended."""
-        step = StepRecord(None, None, None, ended)
-        times = [SequenceTimes(began, None, [step] * len(output), ended) for output in outputs]
+        step = StepRecord(finish=ended)
+        times = [SequenceTimes(began, steps=[step] * len(output), ended=ended) for output in outputs]
         return cls(len(outputs), began, times, outputs, [True] * len(outputs))
 
     @property
@@ -88,8 +89,8 @@ class Run:
             "steps": [[*map(self._after, step[:4]), *step[4:]] for step in self.steps],
         }
 
-    def _after(self, seconds: float | None) -> float | None:
-        return None if seconds is None else round(seconds - self.began, DIGITS)
+    def _after(self, seconds: float) -> float | None:
+        return None if isnan(seconds) else round(seconds - self.began, DIGITS)
 
 
 @dataclass(frozen=True)

@@ -175,9 +175,11 @@ def make_batch(
     host, device = buffers.views(num_seqs, num_tokens, sum(map(len, step.drafts)))
     launched = [seq.num_cached_tokens + seq.num_in_flight for seq in seqs]
     num_fed = write_fed(host, seqs, launched, last) if last else 0
-    block_ids = blocks.table.write_rows(seqs, host["block_tables"])
+    held = [blocks.table.held[seq.seq_id] for seq in seqs]
+    # "clip": rows are in range, and without the check NumPy writes to `out` without a buffer between.
+    np.take(blocks.table.ids, [one.row for one in held], axis=0, out=host["block_tables"], mode="clip")
     if num_tokens == num_seqs:
-        write_decode(host, seqs, launched, block_ids, blocks.block_size, num_fed)
+        write_decode(host, seqs, launched, [one.blocks for one in held], blocks.block_size, num_fed)
     else:
         write_mixed(host, step, launched, blocks.block_size, num_fed)
     num_rows = size_for(num_seqs, sizes) if sizes and step.is_decode else num_seqs

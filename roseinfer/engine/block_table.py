@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from roseinfer.sequence import Sequence
-
 from .prefix_cache import Entry
 
 
@@ -38,13 +36,6 @@ class BlockTable:
         self.ids = np.zeros((max_num_seqs, max_blocks), np.int32)
         self.held: dict[int, Held] = {}
         self._free_rows = list(reversed(range(max_num_seqs)))
-
-    def write_rows(self, seqs: list[Sequence], out: np.ndarray) -> list[list[int]]:
-        """Copy these sequences' rows to out [B, max_blocks]. Return their block ids."""
-        held = [self.held[seq.seq_id] for seq in seqs]
-        # "clip": rows are in range, and without the check NumPy writes to `out` without a buffer between.
-        np.take(self.ids, [one.row for one in held], axis=0, out=out, mode="clip")
-        return [one.blocks for one in held]
 
     def extend(self, seq_id: int, blocks: Iterable[int]) -> Held:
         """Write blocks after those that a sequence holds; a new sequence gets a row first."""

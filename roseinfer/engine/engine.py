@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from roseinfer.arguments import counted
@@ -27,7 +28,8 @@ from .step import Step
 class Engine:
     """Turns requests into tokens: schedules, launches and commits steps, with up to `depth` of them in flight.
 
-    model: from load_model. make_runner: makes the runner of its steps. settings: the fields of EngineConfig.
+    model: from load_model. make_runner: makes the runner of its steps. guard: entered by each call that changes what
+    runs, None to let in one call at a time, and whole (OneCaller). settings: the fields of EngineConfig.
 
     With a depth of 1, a step is launched and committed, and then the next one is scheduled. While the device computes
     the host waits for it, and the other way round.
@@ -43,7 +45,14 @@ class Engine:
     Raises ValueError as EngineConfig does, and for a max_model_len above the model's.
     """
 
-    def __init__(self, model: Model, *, make_runner: Callable[..., Runner] = Runner, **settings: Any) -> None:
+    def __init__(
+        self,
+        model: Model,
+        *,
+        make_runner: Callable[..., Runner] = Runner,
+        guard: Callable[[], AbstractContextManager[Any]] | None = None,
+        **settings: Any,
+    ) -> None:
         self.model, self.config = model, EngineConfig(**settings)
         config, shape = self.config, model.config
         self.max_model_len = config.longest(shape)
@@ -63,7 +72,7 @@ class Engine:
         self.pool = self.runner.pool
         self.depth = 1 + overlap
         self.in_flight: deque[Step] = deque()
-        self._one_caller = OneCaller("Engine")
+        self.guard = guard or OneCaller("Engine").call
 
     def warm_up(self) -> None:
         """Prepare what the first steps would otherwise have to make. Call it before the first request."""
@@ -93,7 +102,7 @@ class Engine:
 
     def admit(self, seq: Sequence, arrival: float | None = None) -> SequenceTimes:
         """Add a sequence like add(), for a caller that has made its checks, as LLM does for all prompts first."""
-        with self._one_caller.call():
+        with self.guard():
             if seq.num_cached_tokens or seq in self.scheduler:
                 raise ValueError(f"sequence {seq.seq_id} was added already: make a new one")
             self.scheduler.add(seq)
@@ -109,7 +118,7 @@ class Engine:
         message in `error`. On an error of the whole step nothing is appended, and the next call makes the same step
         again. Raises ValueError without work.
         """
-        with self._one_caller.call():
+        with self.guard():
             if not self.has_work:
                 raise ValueError("step needs a sequence that waits or runs: add one first")
             try:
@@ -165,12 +174,12 @@ class Engine:
 
     def prompt_logprobs(self, token_ids: list[int], num_likeliest: int) -> list[dict[int, Logprob] | None]:
         """Return what Runner.prompt_logprobs does. Call it between two steps."""
-        with self._one_caller.call():
+        with self.guard():
             return self.runner.prompt_logprobs(token_ids, num_likeliest)
 
     def abort(self, seq: Sequence) -> None:
         """End a sequence now and give its blocks back. Raises ValueError for one that has ended or was never added."""
-        with self._one_caller.call():
+        with self.guard():
             self.scheduler.abort(seq)
             self.metrics.end(seq)
             if not self.has_work:

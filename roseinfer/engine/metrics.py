@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import abc, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import isnan, nan
 from time import perf_counter
-from typing import Any
 
 from roseinfer.sequence import Sequence
 
@@ -22,90 +22,25 @@ class SequenceTimes:
     """The timestamps of one sequence, filled while it runs.
 
     arrival: when it came. first_scheduled: when its first step was scheduled. steps: for each new token, the step that
-    made it. ended: when it finished or was aborted. first_scheduled and ended are None until then, and typed Any: code
-    that reads the times of a finished sequence does not check.
+    made it. ended: when it finished or was aborted. What has not happened yet is NaN.
     """
 
     arrival: float
-    first_scheduled: float | Any = None
+    first_scheduled: float = nan
     steps: list[StepRecord] = field(default_factory=list)
-    ended: float | Any = None
+    ended: float = nan
 
+    @property
+    def has_ended(self) -> bool:
+        return not isnan(self.ended)
 
-@dataclass(frozen=True, slots=True)
-class RequestMetrics:
-    """A request's timestamps so far, named as in vLLM, in seconds by the engine's clock. None: not yet.
-
-    With several samples these are the first time that one was scheduled, the first token of any and the last token of
-    any. finished_time: when all of them have ended. time_in_queue: first_scheduled_time - arrival_time.
-    """
-
-    arrival_time: float
-    first_scheduled_time: float | None
-    first_token_time: float | None
-    last_token_time: float | None
-    finished_time: float | None
-    time_in_queue: float | None
-
-    @classmethod
-    def of(cls, samples: abc.Sequence[SequenceTimes]) -> RequestMetrics:
-        arrival = min(times.arrival for times in samples)
-        ended = [t.ended for t in samples if t.ended is not None]
-        scheduled = min((t.first_scheduled for t in samples if t.first_scheduled is not None), default=None)
-        return cls(
-            arrival_time=arrival,
-            first_scheduled_time=scheduled,
-            first_token_time=min((times.steps[0].finish for times in samples if times.steps), default=None),
-            last_token_time=max((times.steps[-1].finish for times in samples if times.steps), default=None),
-            finished_time=max(ended) if len(ended) == len(samples) else None,
-            time_in_queue=None if scheduled is None else scheduled - arrival,
-        )
-
-
-class Timekeeper:
-    """Writes the timestamps of sequences, for any scheduler or engine that runs them."""
-
-    def __init__(self) -> None:
-        self._live: dict[int, SequenceTimes] = {}
-        self._unscheduled: dict[int, SequenceTimes] = {}  # of these, those that no step has computed yet
-
-    def begin(self, seq: Sequence, arrival: float) -> SequenceTimes:
-        self._live[seq.seq_id] = self._unscheduled[seq.seq_id] = times = SequenceTimes(arrival)
-        return times
-
-    def __len__(self) -> int:
-        """Return the number of sequences that have not ended."""
-        return len(self._live)
-
-    def keep(self, seq_ids: set[int]) -> None:
-        """Forget all other sequences."""
-        for kept in (self._live, self._unscheduled):
-            for seq_id in kept.keys() - seq_ids:
-                del kept[seq_id]
-
-    def begin_step(self, seqs: list[Sequence], scheduled: float) -> None:
-        """Note that a step of these sequences was scheduled."""
-        if self._unscheduled:
-            for seq in seqs:
-                if times := self._unscheduled.pop(seq.seq_id, None):
-                    times.first_scheduled = scheduled
-
-    def end_step(self, step: StepRecord, seqs: list[Sequence], num_given: list[int] | None = None) -> None:
-        """Note how many tokens a step gave each of these sequences, and which of them it ended.
-
-        num_given: None: one for each that has no error.
-        """
-        for seq, n in zip(seqs, num_given or [not seq.error for seq in seqs], strict=True):
-            if times := self._live.get(seq.seq_id):
-                times.steps += [step] * n
-                if seq.finish_reason:
-                    self._live.pop(seq.seq_id).ended = step.finish
-
-    def end(self, seq: Sequence, now: float) -> None:
-        """Note that a sequence was aborted, perhaps before `begin` was done: Ctrl-C strikes anywhere."""
-        self._unscheduled.pop(seq.seq_id, None)
-        if times := self._live.pop(seq.seq_id, None):
-            times.ended = now
+    def add(self, step: StepRecord, num_tokens: int, has_ended: bool) -> None:
+        """Note a step that computed a part of the sequence, how many tokens it gave, and whether it was the last."""
+        if isnan(self.first_scheduled):
+            self.first_scheduled = step.scheduled
+        self.steps += [step] * num_tokens
+        if has_ended:
+            self.ended = step.finish
 
 
 class EngineMetrics(Feature):
@@ -117,7 +52,7 @@ class EngineMetrics(Feature):
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.clock: Callable[[], float] = perf_counter
-        self.times = Timekeeper()
+        self.live: dict[int, SequenceTimes] = {}  # of sequences that have not ended, by seq_id
         self.num_steps = self.num_tokens = self.num_new_tokens = 0
         self.num_drafted = self.num_accepted = 0
         self._num_gifts = 0  # how often a step gave a sequence tokens
@@ -125,10 +60,11 @@ class EngineMetrics(Feature):
         self._scheduler = scheduler
 
     def begin(self, seq: Sequence, arrival: float | None) -> SequenceTimes:
-        times = self.times.begin(seq, self.clock() if arrival is None else arrival)
+        times = self.live[seq.seq_id] = SequenceTimes(self.clock() if arrival is None else arrival)
         scheduler = self._scheduler
-        if len(self.times) > len(scheduler.running) + scheduler.num_waiting:  # Ctrl-C struck between commit and record
-            self.times.keep({one.seq_id for one in (*scheduler.running, *scheduler.waiting)})
+        if len(self.live) > len(scheduler.running) + scheduler.num_waiting:  # Ctrl-C struck between commit and record
+            kept = {one.seq_id for one in (*scheduler.running, *scheduler.waiting)}
+            self.live = {seq_id: one for seq_id, one in self.live.items() if seq_id in kept}
         return times
 
     def before_launch(self, step: Step) -> None:
@@ -143,11 +79,17 @@ class EngineMetrics(Feature):
         self.num_new_tokens += num_new
         self._num_gifts += sum(map(bool, step.num_given))
         self.history.append(record)
-        self.times.begin_step(step.seqs, step.scheduled)
-        self.times.end_step(record, step.seqs, step.num_given)
+        for seq, n in zip(step.seqs, step.num_given, strict=True):
+            if times := self.live.get(seq.seq_id):
+                times.add(record, n, bool(seq.finish_reason))
+                if seq.finish_reason:
+                    del self.live[seq.seq_id]
 
     def end(self, seq: Sequence) -> None:
-        self.times.end(seq, self.clock())
+        """Note that a sequence was aborted, perhaps before `begin` was done: Ctrl-C strikes anywhere."""
+        now = self.clock()
+        if times := self.live.pop(seq.seq_id, None):
+            times.ended = now
 
     def counters(self) -> dict[str, int | float | None]:
         """Return the counts by name. These need an explanation:

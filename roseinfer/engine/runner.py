@@ -1,7 +1,8 @@
-"""Runner: one step of the engine, from inputs over one flat forward to tokens. KVPool: K and V of all blocks."""
+"""Runner: one step of the engine, from inputs over one flat forward to tokens."""
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from functools import partial
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from roseinfer.kernels.attention import PagedAttention, attention_for
 from roseinfer.models import Attend, Model
-from roseinfer.overlap import Device, InTurn, OwnClock
+from roseinfer.overlap import OwnClock
 from roseinfer.profiling import span
 from roseinfer.sampling import NO_TOKEN
 from roseinfer.sequence import Logprob, SamplingParams, Sequence
@@ -21,6 +22,7 @@ from .block_manager import BlockManager
 from .calls import interruptible
 from .decode_graphs import Compute, DecodeGraphs
 from .fused_step import FEW_ROWS, FusedStep, fused_step_of
+from .kv_pool import KVPool
 from .logit_changes import LogitChanges, changed_rows, read_last_tokens
 from .logprobs import StepLogprobs, prompt_logprobs, step_logprobs
 from .sampler import Sampler
@@ -28,28 +30,6 @@ from .step import Step, StepTokens, not_finite
 from .whole_step import WholeStep, whole_step_of
 
 Where = tuple[Tensor, Tensor, Tensor, Tensor]  # slot_mapping, query_start, context_lens, block_tables
-
-
-class KVPool:
-    """K and V of all blocks in one memory: [2, L, num_blocks + 1, H_kv, block_size, D], on the model's device.
-
-    It has the model's dtype. It is head-major: what one head keeps in a block is one piece of memory, which a program
-    reads from end to end. The last block belongs to no sequence: padding rows write there (`dummy_block`).
-    """
-
-    def __init__(self, model: Model, num_blocks: int, block_size: int) -> None:
-        c = model.config
-        shape = (2, c.num_layers, num_blocks + 1, c.num_kv_heads, block_size, c.head_dim)
-        self.memory = torch.zeros(shape, dtype=model.dtype, device=model.device)
-        self.num_blocks = self.dummy_block = num_blocks
-        self.block_size = block_size
-        self.layers: list[tuple[Tensor, Tensor]] = [(k, v) for k, v in zip(*self.memory, strict=True)]
-
-    def copy_blocks(self, copies: dict[int, int]) -> None:
-        """Copy blocks in all layers, {block: block to copy}. Every block is read before any is written."""
-        if copies:
-            to, source = torch.tensor([list(copies), list(copies.values())], device=self.memory.device)
-            self.memory[:, :, to] = self.memory[:, :, source]
 
 
 class Runner:
@@ -73,7 +53,7 @@ class Runner:
         self.model, self.blocks, self.max_num_tokens = model, blocks, max_num_tokens
         self.pool = KVPool(model, blocks.num_blocks, blocks.block_size)
         self.last: Step | None = None  # the newest step in flight: the one after it finds tokens there
-        self.device: Device = OwnClock() if overlap and model.device.type == "cpu" else InTurn()
+        self.thread = OwnClock() if overlap and model.device.type == "cpu" else None
         max_num_rows = max_num_rows or max_num_seqs
         self.inputs = BatchBuffers(max_num_seqs, max_num_tokens, max_blocks, max_num_rows, model.device, 1 + overlap)
         self.attention = attention_for(model.device, in_one_launch=True)
@@ -124,10 +104,15 @@ class Runner:
                 step.changed = changed_rows(step.rows, step.draft_of(), self.row_lengths(step, batch))
             # 3. Take the copies of blocks along: no other step makes them.
             step.copies, pool.copies = pool.copies, {}
-        # 4. Hand it all to the device. A decode step may be a graph.
+        # 4. Hand it all to the device: a thread, or a GPU; a CPU computes it now. A decode step may be a graph.
         compute = self.graphs.run if self.graphs and step.is_decode else self.step
         try:
-            step.future = self.device.launch(partial(self.work, step, batch, last, compute), len(batch.token_ids))
+            if self.thread:
+                work = partial(self.work, step, batch, last, compute)
+                step.future = self.thread.launch(work, len(batch.token_ids))
+            else:
+                step.future = Future()
+                step.future.set_result(self.work(step, batch, last, compute))
         except BaseException:
             pool.copy_first(step.copies)  # the step is not in flight: the next one makes them
             raise
@@ -169,7 +154,7 @@ class Runner:
             with interruptible():
                 return prompt_logprobs(self.model, token_ids, hidden, num_likeliest)
 
-        return self.device.launch(work, len(token_ids)).result()
+        return self.thread.launch(work, len(token_ids)).result() if self.thread else work()
 
     def warm_up(self) -> None:
         """Make what only first steps make, so that no request waits for it.
@@ -214,7 +199,8 @@ class Runner:
 
     def receive(self, batch: Batch, copies: dict[int, int], tokens: Tensor | None = None) -> None:
         """Copy blocks, then upload the inputs. tokens: those of the step before, where the batch needs them."""
-        self.pool.copy_blocks(copies)
+        if copies:
+            self.pool.copy_blocks(copies)
         copies.clear()
         self.inputs.upload(batch.host)
         if tokens is not None:
@@ -245,8 +231,7 @@ class Runner:
         So it can be captured: it reads nothing on the host and keeps nothing.
         """
         if self.whole:
-            with interruptible():
-                return self.whole(batch)
+            return self.whole(batch)
         if self.fused:
             return self.fused(batch, self.attend(batch))
         logits = self.forward(batch)
@@ -255,11 +240,7 @@ class Runner:
         return logits, torch.where(largest.isfinite(), tokens, NO_TOKEN)
 
     def forward(self, batch: Batch) -> Tensor:
-        """Return logits [R, V] of the batch's sample_rows, and write K and V of all tokens to the pool."""
-        if self.whole:
-            return self.whole(batch)[0]
-        if self.fused:
-            return self.fused.logits(batch, self.attend(batch))
+        """Return logits [R, V] of the batch's sample_rows module by module; K and V of all tokens go to the pool."""
         with interruptible():  # it may take long, and keeps nothing
             hidden = self.model(batch.token_ids, batch.positions, self.attend(batch))
         return self.model.logits(hidden if batch.is_decode else hidden[batch.sample_rows])

@@ -6,7 +6,8 @@ from collections import abc
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple
+from math import nan
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,18 +26,17 @@ class StepRecord(NamedTuple):
     inference_end: when its tokens were on the host. finish: when its sequences had them.
 
     num_tokens: how many it computed. num_new_tokens: how many its sequences got. num_running, num_waiting: how many
-    sequences ran and waited as it was put together. For another engine's step perhaps only finish is known; the rest is
-    None then. The type is Any and leaves None out: a step of this engine has them all, and needs no check.
+    sequences ran and waited as it was put together. What is not known of another engine's step is NaN, or 0.
     """
 
-    scheduled: float | Any
-    inference_begin: float | Any
-    inference_end: float | Any
-    finish: float
-    num_tokens: int | Any = None
-    num_new_tokens: int | Any = None
-    num_running: int | Any = None
-    num_waiting: int | Any = None
+    scheduled: float = nan
+    inference_begin: float = nan
+    inference_end: float = nan
+    finish: float = nan
+    num_tokens: int = 0
+    num_new_tokens: int = 0
+    num_running: int = 0
+    num_waiting: int = 0
 
 
 @dataclass(slots=True, eq=False)

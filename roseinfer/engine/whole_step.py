@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from roseinfer.graphs.operation import operation
+from roseinfer.kernels.layer_table import COLUMNS, ENDS
 from roseinfer.kernels.numba_calls import bits, run_parallel
 from roseinfer.kernels.quantized_layout import GROUP
-from roseinfer.kernels.whole_step import COLUMNS, ENDS, compiled_forward
+from roseinfer.kernels.whole_step import compiled_forward
 from roseinfer.models import Layer, Model, ModelConfig
 from roseinfer.models.gpt2 import GPT2
 from roseinfer.models.linear import QuantizedLinear, StoredLinear, TiledLinear
@@ -74,10 +74,8 @@ class WholeStep:
             np.array(rows, np.int64), np.array([*self._norm(model.last_norm), *self._matrix(model.lm_head)], np.int64),
             *map(bits, tables),
         )  # fmt: skip
-        self.memory = memory
-        self.compute = operation(self._compute)
-        self.dtypes = *(kind.dtype for kind in kinds), bits(table).dtype
-        compiled_forward(*self.dtypes)  # now, not in the first step
+        self.pool = bits(memory)
+        self.forward = compiled_forward(*(kind.dtype for kind in kinds), self.pool.dtype)
         self.vocab_size = c.vocab_size
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -87,20 +85,13 @@ class WholeStep:
         """
         logits = torch.empty(len(batch.sample_rows), self.vocab_size)
         tokens = torch.empty(len(batch.sample_rows), dtype=torch.int64)
-        self.compute(
+        inputs = (
             batch.token_ids, batch.positions, batch.slot_mapping, batch.query_start, batch.context_lens,
-            batch.block_tables, batch.sample_rows, self.memory, logits, tokens,
+            batch.block_tables, batch.sample_rows,
         )  # fmt: skip
-        return logits, tokens
-
-    def _compute(
-        self, token_ids: Tensor, positions: Tensor, slot_mapping: Tensor, query_start: Tensor, context_lens: Tensor,
-        block_tables: Tensor, sample_rows: Tensor, memory: Tensor, logits: Tensor, tokens: Tensor,
-    ) -> None:  # fmt: skip
-        inputs = token_ids, positions, slot_mapping, query_start, context_lens, block_tables, sample_rows
         arrays = (x.numpy() for x in inputs)
-        forward = compiled_forward(*self.dtypes)
-        run_parallel(forward, *self.model_args, *arrays, *bits(memory), logits.numpy(), tokens.numpy())
+        run_parallel(self.forward, *self.model_args, *arrays, *self.pool, logits.numpy(), tokens.numpy())
+        return logits, tokens
 
     def _row(self, layer: Layer) -> list[int]:
         """Return a layer's addresses: see the columns in kernels/whole_step.py."""

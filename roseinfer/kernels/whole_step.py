@@ -4,7 +4,7 @@ Started one by one, the operations of a decode step of a small model take the ho
 compute them. Here they are loops of one function, so a step is one call, and between two products nothing is allocated
 by PyTorch, checked or scheduled. Numba compiles it once for each kind of weights, and keeps it on disk.
 
-Weights come as addresses, a row of a table per layer: then one compiled function serves any number of layers. Hidden
+Weights come as addresses (layer_table.py). What a layer computes of each token alone is in rows_numba.py. Hidden
 states are float32 throughout. K and V are rounded to the pool's type, as the attention of every other step has them.
 """
 
@@ -12,184 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import numba
 import numpy as np
-from llvmlite import ir
-from numba import carray, njit, prange, types
-from numba.core import cgutils
-from numba.extending import intrinsic, overload
+from numba import njit, prange, types
 
+from .layer_table import DOWN, LAST_NORM, NORM_1, NORM_2, OUT, OUTPUT, QKV, UP, multiply
 from .numba_calls import compiled, start_threads, told_if_slow
-from .paged_numba import SUMS, as_float, exp_of_negative, write_then_attend
-from .quantized_layout import GROUP
-from .quantized_numba import LAYOUTS
-from .stored_numba import BLOCK
-from .stored_numba import LAYOUTS as STORED_LAYOUTS
-from .tiled_numba import ADD, GELU, STORE, TILE, bits_of_bfloat16, factor, multiply_tiled
-
-FEW = 16  # rows of x below which one thread does what is no product: sooner done than shared out
-# Columns of the table of layers. A norm has two: the addresses of its weights and of its bias. A matrix has two: of its
-# weights and of its bias. 0 for what a layer does not have.
-NORM_1, NORM_2, Q_NORM, K_NORM, QKV, OUT, UP, DOWN, COLUMNS = 0, 2, 4, 5, 6, 8, 10, 12, 14
-LAST_NORM, OUTPUT, ENDS = 0, 2, 4  # of the table for what comes after the layers
+from .paged_numba import SUMS, as_float, write_then_attend
+from .rows_numba import norm, norm_row, silu_rows, stored, turn_heads
+from .tiled_numba import ADD, GELU, STORE
 
 attention = njit(parallel=True, fastmath=SUMS)(write_then_attend)
-
-
-@intrinsic
-def pointer_at(typing: Any, address: types.Integer) -> tuple[Any, Callable]:
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        return builder.inttoptr(args[0], cgutils.voidptr_t)
-
-    return types.voidptr(types.int64), generate
-
-
-@njit
-def floats_at(address, length):
-    return carray(pointer_at(address), (length,), np.float32)
-
-
-@njit
-def values_at(address, length, like):
-    """Return values of the model's own type, such as a norm's weights."""
-    return carray(pointer_at(address), (length,), like.dtype)
-
-
-def weights_at(address, num_rows, depth, kind):
-    """Return W of that shape as its product reads it. It is only ever compiled, one version for each `kind`."""
-    raise NotImplementedError
-
-
-@overload(weights_at, inline="always")
-def _weights_at(address, num_rows, depth, kind):
-    if kind.dtype in LAYOUTS:
-        layout, item = LAYOUTS[kind.dtype], kind.dtype.bitwidth // 8
-        head, per_group = layout.head // item, layout.group_bytes // item
-        return lambda address, num_rows, depth, kind: carray(
-            pointer_at(address), ((num_rows + TILE - 1) // TILE, head + depth // GROUP * per_group), kind.dtype
-        )
-    if kind.dtype in STORED_LAYOUTS:
-        per_block = TILE * STORED_LAYOUTS[kind.dtype].block_bytes // (kind.dtype.bitwidth // 8)
-        return lambda address, num_rows, depth, kind: carray(
-            pointer_at(address), ((num_rows + TILE - 1) // TILE, depth // BLOCK * per_block), kind.dtype
-        )
-    if kind.dtype == types.int32:
-        return lambda address, num_rows, depth, kind: carray(
-            pointer_at(address), ((num_rows + TILE - 1) // TILE, depth // 2, TILE), np.int32
-        )
-    return lambda address, num_rows, depth, kind: carray(
-        pointer_at(address), ((num_rows + TILE - 1) // TILE, depth, TILE), np.float32
-    )
-
-
-@njit
-def multiply(out, x, layer, matrix, then, kind):
-    """Run multiply_tiled with the matrix whose columns in `layer` begin at `matrix`."""
-    w = weights_at(layer[matrix], out.shape[1], x.shape[1], kind)
-    bias = floats_at(layer[matrix + 1], out.shape[1] if layer[matrix + 1] else 0)
-    multiply_tiled(out, factor(x, kind), w, bias, then)
-
-
-@njit(fastmath=SUMS, error_model="numpy")
-def layer_norm(out, x, weight, bias, eps):
-    mean, squares, size = np.float32(0), np.float32(0), np.float32(len(x))
-    for i in range(len(x)):
-        mean += x[i]
-    mean /= size
-    for i in range(len(x)):
-        squares += (x[i] - mean) * (x[i] - mean)
-    scale = np.float32(1) / np.sqrt(squares / size + eps)
-    for i in range(len(x)):
-        out[i] = (x[i] - mean) * scale * as_float(weight[i]) + as_float(bias[i])
-
-
-@njit(fastmath=SUMS, error_model="numpy")
-def rms_norm(out, x, weight, eps):
-    squares = np.float32(0)
-    for i in range(len(x)):
-        squares += x[i] * x[i]
-    scale = np.float32(1) / np.sqrt(squares / np.float32(len(x)) + eps)
-    for i in range(len(x)):
-        out[i] = x[i] * scale * as_float(weight[i])
-
-
-@njit
-def norm_row(out, x, layer, column, like, eps, is_llama):
-    """Normalise one row by the norm whose weights are in that column. like: an array of the model's own type."""
-    weight = values_at(layer[column], len(x), like)
-    if is_llama:
-        rms_norm(out, x, weight, eps)
-    else:
-        layer_norm(out, x, weight, values_at(layer[column + 1], len(x), like), eps)
-
-
-@njit(parallel=True)
-def norm(out, x, layer, column, like, eps, is_llama):
-    if len(x) < FEW:
-        for n in range(len(x)):
-            norm_row(out[n], x[n], layer, column, like, eps, is_llama)
-    else:
-        for n in prange(len(x)):
-            norm_row(out[n], x[n], layer, column, like, eps, is_llama)
-
-
-@njit(error_model="numpy")
-def turn_heads(heads, num_turned, layer, num_heads, rotation, eps):
-    """Normalise a token's q and k where the model has norms for them, and turn them by its position (RoPE)."""
-    head_dim = heads.shape[1]
-    half = head_dim // 2
-    for head in range(num_turned):
-        x = heads[head]
-        weight = layer[Q_NORM] if head < num_heads else layer[K_NORM]
-        if weight:
-            rms_norm(x, x, values_at(weight, head_dim, rotation), eps)
-        for i in range(half):
-            a, b = x[i], x[i + half]
-            cos = as_float(rotation[i])
-            x[i] = a * cos + b * as_float(rotation[half + i])
-            x[i + half] = b * cos + a * as_float(rotation[2 * half + i])
-
-
-@njit(fastmath=SUMS, error_model="numpy")
-def silu_times(out, gate_up):
-    """Compute SwiGLU's second half: silu(gate) * up."""
-    for i in range(len(out)):
-        gate = gate_up[i]
-        small = exp_of_negative(-abs(gate))
-        out[i] = gate * (np.float32(1) if gate > 0 else small) / (np.float32(1) + small) * gate_up[len(out) + i]
-
-
-@njit(parallel=True)
-def silu_rows(out, gate_up):
-    if len(out) < FEW:
-        for n in range(len(out)):
-            silu_times(out[n], gate_up[n])
-    else:
-        for n in prange(len(out)):
-            silu_times(out[n], gate_up[n])
-
-
-def stored(heads, pool):
-    """Return heads [N, H, D] float32 in the type of the pool. It is only ever compiled."""
-    raise NotImplementedError
-
-
-@overload(stored)
-def _stored(heads, pool):
-    if pool.dtype == types.float32:
-        return lambda heads, pool: heads
-
-    def rounded(heads, pool):
-        out = np.empty(heads.shape, np.int16)
-        for n in range(heads.shape[0]):
-            for h in range(heads.shape[1]):
-                for d in range(heads.shape[2]):
-                    out[n, h, d] = np.int16(bits_of_bfloat16(heads[n, h, d]))
-        return out
-
-    return rounded
 
 
 @njit(parallel=True)

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from roseinfer.structured_outputs import StructuredOutputsParams
 
-from .detokenizer import Vocabulary
 from .grammar_compile import compile_grammar, reason_of
 from .grammar_tokens import GrammarTokens
+from .vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher

@@ -6,8 +6,8 @@ from functools import cached_property
 
 from tokenizers import Tokenizer
 
-from .detokenizer import Vocabulary
 from .encoding import encode
+from .vocabulary import Vocabulary
 
 
 class GrammarTokens:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import abc
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, cast
@@ -23,7 +24,6 @@ from roseinfer.sequence import Sequence
 from roseinfer.stage import check_fits
 
 from .chat import ChatTemplate, NoChatTemplate
-from .detokenizer import Vocabulary
 from .encoding import encode
 from .live_requests import Inbox, LiveRequests
 from .loading import NOT_TAKEN, default_params, draft_to_serve, model_to_serve, tokenizer_to_serve, with_end_token
@@ -35,6 +35,7 @@ from .request import Request
 from .request_stream import RequestStream
 from .resolving import Resolver
 from .tensor_parallel import IN_TURN, check_parallel, parallel_model, step_bytes
+from .vocabulary import Vocabulary
 
 
 @refuse_named(NOT_TAKEN)
@@ -137,7 +138,7 @@ class LLM:
         )
         if self._ranks:
             settings |= {"make_runner": partial(ParallelRunner, self._ranks), **IN_TURN}
-        self.engine = Engine(self.model, **settings, num_blocks=num_blocks)
+        self.engine = Engine(self.model, guard=nullcontext, **settings, num_blocks=num_blocks)
         self.engine.warm_up()
         pool_tokens = num_blocks * config.block_size
         self._resolver = Resolver(self.model.config, self.tokenizer, self.max_model_len, pool_tokens, self._name)

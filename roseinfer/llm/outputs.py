@@ -2,10 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isnan
 
-from roseinfer.engine.metrics import RequestMetrics
+from roseinfer.engine.metrics import SequenceTimes
 from roseinfer.sequence import Logprob
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMetrics:
+    """A request's timestamps so far, named as in vLLM, in seconds by the engine's clock. None: not yet.
+
+    With several samples these are the first time that one was scheduled, the first token of any and the last token of
+    any. finished_time: when all of them have ended. time_in_queue: first_scheduled_time - arrival_time.
+    """
+
+    arrival_time: float
+    first_scheduled_time: float | None
+    first_token_time: float | None
+    last_token_time: float | None
+    finished_time: float | None
+    time_in_queue: float | None
+
+    @classmethod
+    def of(cls, samples: Sequence[SequenceTimes]) -> RequestMetrics:
+        arrival = min(times.arrival for times in samples)
+        ended = [times.ended for times in samples if times.has_ended]
+        scheduled = min((t.first_scheduled for t in samples if not isnan(t.first_scheduled)), default=None)
+        return cls(
+            arrival_time=arrival,
+            first_scheduled_time=scheduled,
+            first_token_time=min((times.steps[0].finish for times in samples if times.steps), default=None),
+            last_token_time=max((times.steps[-1].finish for times in samples if times.steps), default=None),
+            finished_time=max(ended) if len(ended) == len(samples) else None,
+            time_in_queue=None if scheduled is None else scheduled - arrival,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from roseinfer.engine.metrics import RequestMetrics, SequenceTimes
+from roseinfer.engine.metrics import SequenceTimes
 from roseinfer.sequence import Logprob, Sequence
 
-from .detokenizer import Detokenizer, Vocabulary
-from .outputs import CompletionOutput, RequestOutput
+from .detokenizer import Detokenizer
+from .outputs import CompletionOutput, RequestMetrics, RequestOutput
+from .vocabulary import Vocabulary
 
 
 @dataclass(eq=False, slots=True)

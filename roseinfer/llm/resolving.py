@@ -16,10 +16,11 @@ from roseinfer.sequence import Sequence
 from roseinfer.stage import TooLong
 
 from .bad_words import bad_words
-from .detokenizer import Detokenizer, Vocabulary
+from .detokenizer import Detokenizer
 from .grammar import Grammar, Grammars
 from .least_tokens import most_characters
 from .request import Sample
+from .vocabulary import Vocabulary
 
 NEED_TOKENIZER = {"stop": "stop_token_ids", "bad_words": "logit_bias", "structured_outputs": "logits_processors"}
 

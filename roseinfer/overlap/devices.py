@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from math import nan
 from time import perf_counter, sleep
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -13,15 +14,13 @@ T = TypeVar("T")
 class Launched(Future[T]):
     """Work that was handed over, and its times by perf_counter, in seconds.
 
-    launched: when it was handed over. began, ended: when the device worked on it. They are None until it has, typed
-    Any: they are read when it is done.
+    launched: when it was handed over. began, ended: when the device worked on it, NaN until it has.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.launched = perf_counter()
-        self.began: float | Any = None
-        self.ended: float | Any = None
+        self.began = self.ended = nan
 
     def wait(self) -> None:
         """Wait until the work is done, well or not."""
@@ -82,4 +81,4 @@ class OwnClock:
 
     def _do(self, launched: Launched[T], work: Callable[[], T], seconds: float) -> None:
         launched.do(work, seconds, self._free_at)
-        self._free_at = launched.ended or 0.0
+        self._free_at = launched.ended

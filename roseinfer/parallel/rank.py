@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roseinfer.engine.runner import KVPool, paged_attend
+from roseinfer.engine.kv_pool import KVPool
+from roseinfer.engine.runner import paged_attend
 from roseinfer.kernels.attention import attention_for
 from roseinfer.models import Model, ModelConfig, empty_model
 from roseinfer.models.weights import prepare_weights
@@ -83,7 +84,8 @@ class Rank:
 
     def forward(self, inputs: dict[str, np.ndarray], copies: dict[int, int]) -> None:
         """Run the forward of a step. Rank 0 alone computes logits."""
-        self.pool.copy_blocks(copies)
+        if copies:
+            self.pool.copy_blocks(copies)
         token_ids, positions, slots, starts, lengths, tables = (
             torch.from_numpy(inputs[name]).to(self.device) for name in INPUTS
         )

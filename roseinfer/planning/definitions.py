@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import ceil
+from math import ceil, isnan
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -55,13 +55,15 @@ def _since_arrival(times: SequenceTimes, token: int) -> list[float]:
 
 
 def _in_step(end: str, begin: str) -> Callable[[SequenceTimes], list[float]]:
-    return lambda times: [
-        getattr(step, end) - getattr(step, begin) for step in times.steps if getattr(step, begin) is not None
-    ]
+    def known(times: SequenceTimes) -> list[float]:
+        lengths = (getattr(step, end) - getattr(step, begin) for step in times.steps)
+        return [seconds for seconds in lengths if not isnan(seconds)]
+
+    return known
 
 
 def _waiting_time(times: SequenceTimes) -> list[float]:
-    return [] if times.first_scheduled is None else [times.first_scheduled - times.arrival]
+    return [] if isnan(times.first_scheduled) else [times.first_scheduled - times.arrival]
 
 
 def _tpot(times: SequenceTimes) -> list[float]:

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from math import nan
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -82,14 +83,14 @@ class Machine(HasFacts):
 class Floor(HasFacts):
     """Bytes and operations that one decode step needs; with a machine, also how long that takes at least.
 
-    bound: "reading" or "arithmetic", whichever takes longer; None, as seconds, without a machine.
+    bound: "reading" or "arithmetic", whichever takes longer. Without a machine it is None, and seconds is NaN.
     """
 
     weight_bytes: int
     kv_bytes: int
     flops: int
     batch_size: int
-    seconds: float | Any = None  # Any: with a machine it is known, and needs no check
+    seconds: float = nan
     bound: str | None = None
 
     def facts(self) -> Facts:
@@ -100,11 +101,11 @@ class Floor(HasFacts):
             ("keys and values, bytes", f"{self.kv_bytes:,}", True),
             ("floating-point operations", f"{self.flops:,}", True),
         ]
-        if self.seconds is not None:
+        if self.bound:
             rows += [
                 ("at least, ms", f"{1e3 * self.seconds:,.3f}", False),
                 ("at most, tokens/s", f"{self.batch_size / self.seconds:,.0f}", False),
-                ("bound by", str(self.bound), False),
+                ("bound by", self.bound, False),
             ]
         frame = pd.DataFrame(rows, columns=["one decode step", "floor", "exact"])
         return Facts(

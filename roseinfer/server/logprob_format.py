@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from roseinfer.llm.detokenizer import TokenOffsets, Vocabulary
 from roseinfer.llm.request import Sample
+from roseinfer.llm.vocabulary import TokenOffsets, Vocabulary
 
 from .output_stream import Delta
 

@@ -16,7 +16,7 @@ TIMES = tuple(m for m in definitions.METRICS if m.name in ("waiting_time", "ttft
 
 def request_times(requests: Iterable[SimulatedRequest]) -> dict[str, dict[str, float]]:
     """Summarise TIMES over the requests that have ended."""
-    return definitions.summary([r.times for r in requests if r.times.ended is not None], TIMES)
+    return definitions.summary([r.times for r in requests if r.times.has_ended], TIMES)
 
 
 def summary(cluster: Cluster) -> dict[str, Any]:
@@ -25,10 +25,10 @@ def summary(cluster: Cluster) -> dict[str, Any]:
     tail_seconds: those in which no request waited any more, so that free slots stay empty. busy: per replica, the share
     of the seconds that it spent in steps.
     """
-    ended = [r for r in cluster.requests if r.times.ended is not None]
+    ended = [r for r in cluster.requests if r.times.has_ended]
     begin = cluster.requests[0].arrival.seconds if cluster.requests else 0.0
     end = max((r.end for r in ended), default=begin)
-    starts = [r.times.first_scheduled for r in ended if r.times.first_scheduled is not None]
+    starts = [r.times.first_scheduled for r in ended]
     last_start = max(starts, default=begin)
     seconds, tokens = end - begin, sum(r.arrival.output_len for r in ended)
     replicas = cluster.replicas

@@ -8,7 +8,7 @@ from functools import lru_cache
 from roseinfer.arguments import refuse_wrong_arguments, require_count
 from roseinfer.arrivals import Arrival
 from roseinfer.engine.config import EngineConfig
-from roseinfer.engine.metrics import SequenceTimes, Timekeeper
+from roseinfer.engine.metrics import SequenceTimes
 from roseinfer.engine.scheduler import Scheduler
 from roseinfer.engine.speculation.settings import SpeculativeConfig
 from roseinfer.engine.step import Step, StepRecord
@@ -63,7 +63,7 @@ class SimulatedRequest:
     @property
     def end(self) -> float:
         """The time when it ended. It must have ended."""
-        assert self.times.ended is not None, "the request has not ended"
+        assert self.times.has_ended, "the request has not ended"
         return self.times.ended
 
 
@@ -78,7 +78,6 @@ class Replica:
         self.host = self.device = 0.0
         self._began = 0.0
         self._step: Step | None = None
-        self._times = Timekeeper()
 
     @property
     def is_idle(self) -> bool:
@@ -88,7 +87,7 @@ class Replica:
         """Queue a request with that prompt."""
         seq = Sequence(prompt, params_of(request.arrival.output_len))
         self.requests[seq.seq_id] = request
-        request.times = self._times.begin(seq, request.arrival.seconds)
+        request.times = SequenceTimes(request.arrival.seconds)
         self.scheduler.add(seq)
 
     def turn(self, now: float) -> float | None:
@@ -101,7 +100,6 @@ class Replica:
         self._began = now
         step = self._step = self.scheduler.schedule()
         assert step, "there is work"
-        self._times.begin_step(step.seqs, now)
         host, device = self.cost.seconds(work_of(step.seqs, step.num_new))
         self.num_steps += 1
         self.num_rows += len(step.seqs)
@@ -112,9 +110,10 @@ class Replica:
     def _end(self, now: float) -> None:
         step, self._step = self._step, None
         assert step, "one was begun"
-        done = self.scheduler.commit(step, [NEW_TOKEN] * len(step.chosen))
-        self._times.end_step(StepRecord(self._began, None, None, now), done)
-        for seq in done:
+        self.scheduler.commit(step, [NEW_TOKEN] * len(step.chosen))
+        record = StepRecord(scheduled=self._began, finish=now)
+        for seq, n in zip(step.seqs, step.num_given, strict=True):
+            self.requests[seq.seq_id].times.add(record, n, bool(seq.finish_reason))
             if seq.finish_reason:
                 del self.requests[seq.seq_id]
 

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import roseinfer.engine
 import roseinfer.llm
-from roseinfer.overlap import devices
 
 ROOMS = roseinfer.engine, roseinfer.llm
-FILES = {str(path) for room in ROOMS for path in Path(room.__file__).parent.rglob("*.py")} | {devices.__file__}
+FILES = {str(path) for room in ROOMS for path in Path(room.__file__).parent.rglob("*.py")}
 
 
 class AtLine:

@@ -30,4 +30,4 @@ def assert_empty(engine: Engine, where: str = "") -> None:
     """Every block is free, and nothing is left of any request."""
     engine.blocks.check()
     assert engine.blocks.num_free == engine.blocks.num_blocks and not any(engine.blocks.pool.ref_counts), where
-    assert not engine.has_work and not engine.in_flight and not len(engine.metrics.times), where
+    assert not engine.has_work and not engine.in_flight and not engine.metrics.live, where

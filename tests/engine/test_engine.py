@@ -116,23 +116,6 @@ def test_end_tokens_and_stop_tokens_end_a_sequence(gpt2):
     assert (seq.output_ids, seq.finish_reason) == (tokens[: tokens.index(other) + 1], "stop")
 
 
-@pytest.mark.parametrize("step", range(5))
-@pytest.mark.parametrize("which", range(4))
-def test_aborted_at_any_step(gpt2, step, which):
-    """Waiting or running: its blocks come back once, and the other sequences' tokens do not change."""
-    seqs = requests(gpt2, (3, 17, 8, 5), max_tokens=6)
-    engine = engine_for(gpt2, seqs, max_num_seqs=2)
-    for _ in range(step):
-        engine.step()
-    engine.abort(seqs[which])
-    check(engine)
-    with pytest.raises(ValueError, match="neither waits nor runs here"):
-        engine.abort(seqs[which])
-    run(engine)
-    assert_right(gpt2, seqs)
-    assert [seq.finish_reason == "abort" for seq in seqs] == [i == which for i in range(4)]
-
-
 class FailsAt(torch.overrides.TorchFunctionMode):
     """Raises at one call of torch's."""
 

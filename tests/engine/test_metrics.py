@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isnan
+
 import numpy as np
 import pytest
 from small_engines import engine_of as any_engine
@@ -94,7 +96,7 @@ def test_an_aborted_sequence_ends_when_it_was_aborted(small: GPT2, steps: int):
         engine.step()
     engine.abort(seq)
     assert times.ended == 2 + 4 * steps and len(times.steps) == steps
-    assert (times.first_scheduled is None) == (steps == 0)
+    assert isnan(times.first_scheduled) == (steps == 0)
 
 
 def test_the_hit_rate_is_the_caches_and_none_without_one(small: GPT2):
@@ -116,7 +118,7 @@ def test_only_the_last_steps_are_kept_and_no_sequence_that_ended(small: GPT2):
     assert len(engine.metrics.history) == HISTORY and engine.metrics.num_steps == HISTORY + 5
     engine.add(Sequence([1], PARAMS))
     run_out(engine)
-    assert not engine.metrics.times._live and not engine.metrics.times._unscheduled
+    assert not engine.metrics.live
 
 
 def test_ctrl_c_behind_a_commit_leaves_nothing_for_ever(small: GPT2, monkeypatch):
@@ -135,9 +137,9 @@ def test_ctrl_c_behind_a_commit_leaves_nothing_for_ever(small: GPT2, monkeypatch
         engine.step()
     monkeypatch.setattr(engine.scheduler, "commit", commit)
     added = engine.add(Sequence([3], PARAMS))
-    assert [*engine.metrics.times._live.values()] == [*engine.metrics.times._unscheduled.values()] == [going_on, added]
+    assert [*engine.metrics.live.values()] == [going_on, added]
     run_out(engine)
-    assert going_on.ended and added.ended and not engine.metrics.times._live
+    assert going_on.has_ended and added.has_ended and not engine.metrics.live
 
 
 def test_an_output_has_its_requests_timestamps_named_as_in_vllm(small: GPT2):
@@ -205,7 +207,7 @@ def test_none_is_below_zero_and_the_posts_waiting_time_never_above(small: GPT2):
 
 
 def test_what_is_not_known_has_no_value():
-    nothing, one = SequenceTimes(1.0), SequenceTimes(1.0, 2.0, [StepRecord(None, None, None, 3.0)])
+    nothing, one = SequenceTimes(1.0), SequenceTimes(1.0, 2.0, [StepRecord(finish=3.0)])
     assert all(metric.values(nothing) == [] for metric in METRICS)
     known = {metric.name: metric.values(one) for metric in METRICS if metric.values(one)}
     assert known == {"waiting_time": [1.0], "ttft": [2.0], "e2e_latency": [2.0]}

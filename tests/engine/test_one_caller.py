@@ -6,9 +6,12 @@ import threading
 
 import pytest
 from served import params
+from small_engines import engine_of
 from tight_llm import EXECUTORS, assert_whole, llm_of
 
+from roseinfer.drive import drive
 from roseinfer.engine.calls import OneCaller
+from roseinfer.sequence import Sequence
 
 pytestmark = pytest.mark.slow
 
@@ -71,8 +74,6 @@ def test_who_comes_second_is_refused_and_the_first_goes_on(small, prompts, wante
     ):
         with pytest.raises(RuntimeError, match=message):
             call()
-    with pytest.raises(RuntimeError, match="^Engine is in use by another thread"):
-        llm.engine.step()
     llm.stream(prompts[0], params(3)).close()
     refused.set()
     first.join()
@@ -115,6 +116,19 @@ def test_a_call_from_inside_a_call_is_refused(small, prompts, wanted):
     llm.engine.scheduler.policy.pick = pick
     assert_whole(llm, prompts, wanted, "")
     assert next(other, None) is None
+
+
+def test_an_engine_without_an_llm_guards_itself(small, prompts):
+    engine = engine_of(small, [Sequence(prompts[0], params(3))])
+    schedule = engine.scheduler.schedule
+
+    def asks():
+        with pytest.raises(RuntimeError, match="^Engine is in the middle of a call in this thread"):
+            engine.step()
+        return schedule()
+
+    engine.scheduler.schedule = asks
+    assert list(drive(engine)) and not engine.has_work
 
 
 def test_streams_and_calls_inside_each_other_s_loops(small, prompts, wanted):

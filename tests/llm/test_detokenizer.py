@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tokenizers_of_all_kinds import KINDS, TEXTS, tokenizer_of
 
-from roseinfer.llm.detokenizer import Vocabulary, byte_of_character, first_stop
+from roseinfer.llm.detokenizer import byte_of_character
+from roseinfer.llm.stop_strings import first_stop
+from roseinfer.llm.vocabulary import Vocabulary
 
 pytestmark = pytest.mark.slow
 

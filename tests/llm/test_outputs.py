@@ -7,8 +7,8 @@ from dataclasses import FrozenInstanceError
 import pytest
 from tokenizers_of_all_kinds import tokenizer_of
 
-from roseinfer.llm.detokenizer import Vocabulary
 from roseinfer.llm.request import Request, Sample
+from roseinfer.llm.vocabulary import Vocabulary
 from roseinfer.sequence import Logprob, SamplingParams, Sequence
 
 TOKENIZER = tokenizer_of("byte-level")

@@ -13,9 +13,9 @@ import torch
 from served import IDS, TEXTS, TOKENIZER, params, texts
 from tokenizers_of_all_kinds import KINDS, tokenizer_of
 
-from roseinfer.llm.detokenizer import Vocabulary
 from roseinfer.llm.grammar import Grammars
 from roseinfer.llm.llm import LLM
+from roseinfer.llm.vocabulary import Vocabulary
 from roseinfer.models import GPT2, load_model, load_tokenizer
 from roseinfer.sampling_params import SamplingParams
 from roseinfer.structured_outputs import StructuredOutputsParams

@@ -11,8 +11,8 @@ from oracles import small_llama
 from served import params
 from tokenizers_of_all_kinds import KINDS, TEXTS, tokenizer_of
 
-from roseinfer.llm.detokenizer import Vocabulary
 from roseinfer.llm.llm import LLM
+from roseinfer.llm.vocabulary import Vocabulary
 from roseinfer.structured_outputs import StructuredOutputsParams
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,8 @@ import torch
 
 from roseinfer.generate import begin
 from roseinfer.profiling import capture, span, spans
-from roseinfer.profiling.spans import SpanTimes, TimedSpan, listening
+from roseinfer.profiling.span_times import SpanTimes, TimedSpan
+from roseinfer.profiling.spans import listening
 from roseinfer.sequence import SamplingParams
 from stages import BlockTableCache, SelectAppend
 

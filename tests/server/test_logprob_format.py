@@ -10,8 +10,8 @@ from oracles import small_llama
 from running import SIZES, running_server
 from tokenizers_of_all_kinds import tokenizer_of
 
-from roseinfer.llm.detokenizer import Vocabulary
 from roseinfer.llm.llm import LLM
+from roseinfer.llm.vocabulary import Vocabulary
 from roseinfer.sequence import Logprob
 from roseinfer.server.logprob_format import TokenTexts
 from roseinfer.server.output_stream import Delta

@@ -7,7 +7,7 @@ import pytest
 from tools.step_trace import PAGE, PLACE, fill, num_lines, trace_of_a_step
 
 pytestmark = pytest.mark.slow
-MOST_FILES, MOST_LINES = 18, 3_050
+MOST_FILES, MOST_LINES = 14, 2_200
 
 
 @pytest.fixture(scope="module")

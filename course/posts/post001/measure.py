@@ -18,7 +18,8 @@ from roseinfer.generate import decode_step
 from roseinfer.models import Model
 from roseinfer.planning.sizes import EngineSizes, PlannedEngine
 from roseinfer.profiling import Floor, Machine, capture, decode_floor, measure_machine, stage_ops
-from roseinfer.profiling.spans import SpanTimes, listening
+from roseinfer.profiling.span_times import SpanTimes
+from roseinfer.profiling.spans import listening
 from roseinfer.profiling.traces.phases import PHASES, STEP, device_phases, host_phases, phase_times
 from roseinfer.profiling.traces.trace import DEVICE_SPAN
 

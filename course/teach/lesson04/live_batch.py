@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from roseinfer.profiling.clock import Clock
-from roseinfer.profiling.spans import SpanTimes, TimedSpan
+from roseinfer.profiling.span_times import SpanTimes, TimedSpan
 from roseinfer.profiling.traces.phases import DECODE
 
 WINDOW = 8  # steps whose median is a point of the line from step to step

@@ -68,7 +68,7 @@ def _timeline(load: SimulatedLoad) -> Panel:
 def _request(row: int, one: SimulatedRequest) -> Iterator[Cell]:
     """Draw the parts of a request, from left to right, in tenths of a second."""
     times = one.times
-    assert times.first_scheduled is not None, "it has ended"
+    assert times.has_ended, "it has ended"
     arrival, first, end = one.arrival.seconds, times.steps[0].finish, one.end
     waited = LATE if ttft(one) > TTFT_LIMIT else QUEUED
     tip = f"TTFT {1000 * ttft(one):.0f} ms"
@@ -84,7 +84,7 @@ def _queue(load: SimulatedLoad) -> Panel:
     cells = []
     for number in range(round(10 * END)):
         at = number / 10
-        waiting = sum(one.arrival.seconds <= at < (one.times.first_scheduled or 0) for one in load.requests)
+        waiting = sum(one.arrival.seconds <= at < one.times.first_scheduled for one in load.requests)
         strength = min(0.9, waiting / 40)
         cells.append(Cell(0, number, waiting or "", EDGE if waiting else "", strength=strength))
     return Panel(cells, "Requests in the queue, every tenth of a second", cell=(TENTH, 20), size=11)

@@ -17,7 +17,7 @@ from roseinfer.bench.serving.result import Limits, row_of
 from roseinfer.display.chart import PAGE_WIDTH, Chart, csv_data
 from roseinfer.display.figure import PALETTE
 from roseinfer.display.table import Table
-from roseinfer.llm.detokenizer import Vocabulary
+from roseinfer.llm.vocabulary import Vocabulary
 from roseinfer.models import ModelLoadError, load_tokenizer
 
 from ..measure.progress_bar import progress_bar

@@ -137,6 +137,6 @@ class Rule:
         requests = self.cluster.requests
         self._running += requests[self._num_seen :]
         self._num_seen = len(requests)
-        ended = [one for one in self._running if one.times.ended is not None]
+        ended = [one for one in self._running if one.times.has_ended]
         self._ends += sorted(one.end for one in ended)
-        self._running = deque(one for one in self._running if one.times.ended is None)
+        self._running = deque(one for one in self._running if not one.times.has_ended)

@@ -11,7 +11,8 @@ from roseinfer.generate import decode_step
 from roseinfer.models import Model
 from roseinfer.parallel.timing import all_reduce_seconds
 from roseinfer.paths import LINKS
-from roseinfer.profiling.spans import SpanTimes, listening
+from roseinfer.profiling.span_times import SpanTimes
+from roseinfer.profiling.spans import listening
 from roseinfer.stage import Stage
 
 from ..measure.ready_batch import ready_batch

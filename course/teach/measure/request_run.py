@@ -14,7 +14,7 @@ from unittest.mock import patch
 from roseinfer.arrivals import Arrival, require_order
 from roseinfer.bench.workload import Work, with_prompts
 from roseinfer.drive import WallClock, drive_by_clock
-from roseinfer.engine.metrics import SequenceTimes, Timekeeper
+from roseinfer.engine.metrics import SequenceTimes
 from roseinfer.engine.step import Step, StepRecord
 from roseinfer.models import Model
 from roseinfer.planning.definitions import summary
@@ -201,7 +201,6 @@ class _RequestRecorder:
         self.loop, self.step_time = loop, step_time
         self.clock: Any = ModelClock() if step_time else WallClock()
         self.queue = getattr(loop, "scheduler", loop)  # of an Engine
-        self.timekeeper = Timekeeper()
         self.requests: dict[int, RunRequest] = {}  # by seq_id
         self.places: dict[int, int] = {}
         self.steps: list[RunStep] = []
@@ -211,7 +210,7 @@ class _RequestRecorder:
 
     def request(self, arrival: Arrival, prompt: list[int]) -> RunRequest:
         seq = Sequence(prompt, SamplingParams(max_tokens=arrival.output_len, ignore_eos=True))
-        return RunRequest(arrival, seq, self.timekeeper.begin(seq, arrival.seconds))
+        return RunRequest(arrival, seq, SequenceTimes(arrival.seconds))
 
     def add(self, request: RunRequest) -> None:
         self.loop.add(request.seq)
@@ -235,8 +234,7 @@ class _RequestRecorder:
         rows = [self._row(seq, n) for seq, n in zip(seqs, num_new, strict=True)]
         num_waiting = getattr(self.queue, "num_waiting", None)
         load = len(self.queue.running), len(self.queue.waiting) if num_waiting is None else num_waiting
-        times = StepRecord(scheduled, self.clock.now(), None, nan, sum(num_new), None, *load)
-        self.timekeeper.begin_step(seqs, scheduled)
+        times = StepRecord(scheduled, self.clock.now(), nan, nan, sum(num_new), 0, *load)
         pool = self.pool.look([request.seq for request in self.requests.values()]) if self.pool else None
         self._scheduled.append((times, rows, pool))
         return step
@@ -259,7 +257,10 @@ class _RequestRecorder:
         captured, self._num_graphs = num_graphs(self.loop) - self._num_graphs, num_graphs(self.loop)
         told = tuple(row._replace(got_token=row.request in got) for row in rows)
         self.steps.append(RunStep(times, told, captured, pool))
-        self.timekeeper.end_step(times, done)
+        requests = [*self.requests.values()]
+        for row in told:
+            request = requests[row.request]
+            request.times.add(times, row.got_token, row.got_token and bool(request.seq.finish_reason))
         return done
 
     def _preempt(self, preempt: Callable[..., Any], seq: Sequence) -> Any:

@@ -14,7 +14,8 @@ from roseinfer.bench.contenders import StageContender
 from roseinfer.bench.interleave import interleaved
 from roseinfer.generate import decode_step
 from roseinfer.models import Model
-from roseinfer.profiling.spans import SpanTimes, TimedSpan, listening, span
+from roseinfer.profiling.span_times import SpanTimes, TimedSpan
+from roseinfer.profiling.spans import listening, span
 from roseinfer.profiling.traces.phases import PHASES
 from roseinfer.stage import Stage
 

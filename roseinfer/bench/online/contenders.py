@@ -160,9 +160,9 @@ def serve_hf(manager: ContinuousBatchingManager, work: Work, stop: Stop) -> Run:
         if result.error or len(result.timestamps or ()) != len(result.generated_tokens):
             raise RuntimeError(f"request {number}: {result.error or 'it was started again, and its times were lost'}")
         times.first_scheduled, times.ended = result.lifespan
-        times.steps += [StepRecord(None, None, None, at) for at in result.timestamps]
+        times.steps += [StepRecord(finish=at) for at in result.timestamps]
         outputs[number] = result.generated_tokens
-    finished = [times.ended is not None for times in came]
+    finished = [times.has_ended for times in came]
     return Run(len(work), clock.began, came, outputs, finished)
 
 

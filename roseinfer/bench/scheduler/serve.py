@@ -20,7 +20,7 @@ from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.drive import Queue, drive
 from roseinfer.engine.as_stage import EngineStage
 from roseinfer.engine.engine import Engine
-from roseinfer.engine.metrics import SequenceTimes, Timekeeper
+from roseinfer.engine.metrics import SequenceTimes
 from roseinfer.engine.step import StepRecord
 from roseinfer.generate import stream
 from roseinfer.models import Model
@@ -191,12 +191,14 @@ class StageQueue:
     """A stage that generate.stream drives: prefill a request when there is a place, then decode all that run."""
 
     def __init__(self, stage: Stage, clock: Clock) -> None:
-        self.stage, self.clock, self.times = stage, clock, Timekeeper()
+        self.stage, self.clock = stage, clock
         self.seqs: list[Sequence] = []
+        self.times: dict[int, SequenceTimes] = {}  # by seq_id
 
     def add(self, seq: Sequence, arrival: float) -> SequenceTimes:
         self.seqs.append(seq)
-        return self.times.begin(seq, arrival)
+        times = self.times[seq.seq_id] = SequenceTimes(arrival)
+        return times
 
     @property
     def has_work(self) -> bool:
@@ -218,8 +220,8 @@ class StageQueue:
             next(self.tokens)  # the other tokens of the same call
         num_tokens = len(done) if is_decode else first.num_prompt_tokens
         record = StepRecord(began, began, ended, ended, num_tokens, len(done))
-        self.times.begin_step(done, began)
-        self.times.end_step(record, done)
+        for seq in done:
+            self.times[seq.seq_id].add(record, 1, bool(seq.finish_reason))
         return record
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..spans import SpanTimes, TimedSpan
+from ..span_times import SpanTimes, TimedSpan
 from .chrome import Slice
 from .trace import DEVICE_SPAN, DEVICE_WORK, HOST_SPAN, PROFILED_STEP, Trace
 

@@ -100,7 +100,7 @@ def test_whatever_ends_a_run_nothing_of_it_stays(small: GPT2):
     engine = engine_of(small, clock, fail)
     with pytest.raises(MemoryError):
         serve(engine, work_of(small, Arrival(0, 5, 3), Arrival(0, 4, 9)), sleep=clock.sleep)
-    assert engine.blocks.num_free == 16 and not engine.has_work and not engine.metrics.times._live
+    assert engine.blocks.num_free == 16 and not engine.has_work and not engine.metrics.live
 
 
 def test_a_request_that_never_fits_is_refused_and_the_others_leave(small: GPT2):

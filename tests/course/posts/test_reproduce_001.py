@@ -22,7 +22,7 @@ from roseinfer.bench.contenders import StageContender
 from roseinfer.models import empty_model, model_config
 from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.profiling import Machine, Trace, decode_floor
-from roseinfer.profiling.spans import TimedSpan
+from roseinfer.profiling.span_times import TimedSpan
 from roseinfer.profiling.traces.phases import PHASES, device_phases, host_phases
 from stages import SelectAppend, VectorizedGather
 

@@ -20,7 +20,7 @@ MODEL = small_model()
 
 def request(came, began, *tokens):
     one = SimulatedRequest(Arrival(came, 3, len(tokens)), 0)
-    one.times = SequenceTimes(came, began, [StepRecord(None, None, None, at) for at in tokens], tokens[-1])
+    one.times = SequenceTimes(came, began, [StepRecord(finish=at) for at in tokens], tokens[-1])
     return one
 
 

@@ -14,7 +14,7 @@ from course.teach.measure.step_parts import ATTENTION, CHOICE, FORWARD, HOST, PA
 from roseinfer.bench.contenders import StageContender
 from roseinfer.generate import decode_step
 from roseinfer.models import load_model
-from roseinfer.profiling.spans import TimedSpan
+from roseinfer.profiling.span_times import TimedSpan
 from roseinfer.profiling.traces.phases import PHASES
 from stages import Graphs, NaiveCat, OneTable, VectorizedGather
 

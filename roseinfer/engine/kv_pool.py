@@ -1,0 +1,29 @@
+"""KVPool: K and V of all blocks of an engine, in one memory."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from roseinfer.models import Model
+
+
+class KVPool:
+    """K and V of all blocks in one memory: [2, L, num_blocks + 1, H_kv, block_size, D], on the model's device.
+
+    It has the model's dtype. It is head-major: what one head keeps in a block is one piece of memory, which a program
+    reads from end to end. The last block belongs to no sequence: padding rows write there (`dummy_block`).
+    """
+
+    def __init__(self, model: Model, num_blocks: int, block_size: int) -> None:
+        c = model.config
+        shape = (2, c.num_layers, num_blocks + 1, c.num_kv_heads, block_size, c.head_dim)
+        self.memory = torch.zeros(shape, dtype=model.dtype, device=model.device)
+        self.num_blocks = self.dummy_block = num_blocks
+        self.block_size = block_size
+        self.layers: list[tuple[Tensor, Tensor]] = [(k, v) for k, v in zip(*self.memory, strict=True)]
+
+    def copy_blocks(self, copies: dict[int, int]) -> None:
+        """Copy blocks in all layers, {block: block to copy}. Every block is read before any is written."""
+        to, source = torch.tensor([list(copies), list(copies.values())], device=self.memory.device)
+        self.memory[:, :, to] = self.memory[:, :, source]

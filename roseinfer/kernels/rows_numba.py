@@ -1,0 +1,113 @@
+"""What a layer computes of each token alone, as compiled functions: norms, RoPE, SwiGLU, K and V in the pool's type."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, prange, types
+from numba.extending import overload
+
+from .layer_table import K_NORM, Q_NORM, values_at
+from .paged_numba import SUMS, as_float, exp_of_negative
+from .tiled_numba import bits_of_bfloat16
+
+FEW = 16  # rows below which one thread computes them: sooner done than shared out
+
+
+@njit(fastmath=SUMS, error_model="numpy")
+def layer_norm(out, x, weight, bias, eps):
+    mean, squares, size = np.float32(0), np.float32(0), np.float32(len(x))
+    for i in range(len(x)):
+        mean += x[i]
+    mean /= size
+    for i in range(len(x)):
+        squares += (x[i] - mean) * (x[i] - mean)
+    scale = np.float32(1) / np.sqrt(squares / size + eps)
+    for i in range(len(x)):
+        out[i] = (x[i] - mean) * scale * as_float(weight[i]) + as_float(bias[i])
+
+
+@njit(fastmath=SUMS, error_model="numpy")
+def rms_norm(out, x, weight, eps):
+    squares = np.float32(0)
+    for i in range(len(x)):
+        squares += x[i] * x[i]
+    scale = np.float32(1) / np.sqrt(squares / np.float32(len(x)) + eps)
+    for i in range(len(x)):
+        out[i] = x[i] * scale * as_float(weight[i])
+
+
+@njit
+def norm_row(out, x, layer, column, like, eps, is_llama):
+    """Normalise one row by the norm whose weights are in that column. like: an array of the model's own type."""
+    weight = values_at(layer[column], len(x), like)
+    if is_llama:
+        rms_norm(out, x, weight, eps)
+    else:
+        layer_norm(out, x, weight, values_at(layer[column + 1], len(x), like), eps)
+
+
+@njit(parallel=True)
+def norm(out, x, layer, column, like, eps, is_llama):
+    if len(x) < FEW:
+        for n in range(len(x)):
+            norm_row(out[n], x[n], layer, column, like, eps, is_llama)
+    else:
+        for n in prange(len(x)):
+            norm_row(out[n], x[n], layer, column, like, eps, is_llama)
+
+
+@njit(error_model="numpy")
+def turn_heads(heads, num_turned, layer, num_heads, rotation, eps):
+    """Normalise a token's q and k where the model has norms for them, and turn them by its position (RoPE)."""
+    head_dim = heads.shape[1]
+    half = head_dim // 2
+    for head in range(num_turned):
+        x = heads[head]
+        weight = layer[Q_NORM] if head < num_heads else layer[K_NORM]
+        if weight:
+            rms_norm(x, x, values_at(weight, head_dim, rotation), eps)
+        for i in range(half):
+            a, b = x[i], x[i + half]
+            cos = as_float(rotation[i])
+            x[i] = a * cos + b * as_float(rotation[half + i])
+            x[i + half] = b * cos + a * as_float(rotation[2 * half + i])
+
+
+@njit(fastmath=SUMS, error_model="numpy")
+def silu_times(out, gate_up):
+    """Compute SwiGLU's second half: silu(gate) * up."""
+    for i in range(len(out)):
+        gate = gate_up[i]
+        small = exp_of_negative(-abs(gate))
+        out[i] = gate * (np.float32(1) if gate > 0 else small) / (np.float32(1) + small) * gate_up[len(out) + i]
+
+
+@njit(parallel=True)
+def silu_rows(out, gate_up):
+    if len(out) < FEW:
+        for n in range(len(out)):
+            silu_times(out[n], gate_up[n])
+    else:
+        for n in prange(len(out)):
+            silu_times(out[n], gate_up[n])
+
+
+def stored(heads, pool):
+    """Return heads [N, H, D] float32 in the type of the pool. It is only ever compiled."""
+    raise NotImplementedError
+
+
+@overload(stored)
+def _stored(heads, pool):
+    if pool.dtype == types.float32:
+        return lambda heads, pool: heads
+
+    def rounded(heads, pool):
+        out = np.empty(heads.shape, np.int16)
+        for n in range(heads.shape[0]):
+            for h in range(heads.shape[1]):
+                for d in range(heads.shape[2]):
+                    out[n, h, d] = np.int16(bits_of_bfloat16(heads[n, h, d]))
+        return out
+
+    return rounded
