@@ -11,6 +11,16 @@ from roseinfer.engine.engine import Engine
 from roseinfer.models import Model
 from roseinfer.sequence import SamplingParams, Sequence
 
+# Settings under which sequences are cut, preempted, shared or neither, and get the same tokens.
+SCHEDULES = {
+    "roomy": {},
+    "chunks": {"max_num_batched_tokens": 8},
+    "a small pool": {"num_blocks": 9},
+    "a small pool, chunks": {"num_blocks": 9, "max_num_batched_tokens": 8},
+    "no prefix cache": {"enable_prefix_caching": False, "num_blocks": 9},
+    "eager": {"enforce_eager": True},
+}
+
 
 def engine_of(model: Model, seqs: Iterable[Sequence] = (), **settings) -> Engine:
     """With these sequences added, and with 64 blocks of 8 tokens and four places unless settings say otherwise."""

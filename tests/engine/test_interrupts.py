@@ -66,8 +66,11 @@ def lines_of(call: Callable[[], None]) -> int:
 @EXECUTORS
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_ctrl_c_before_any_line_of_an_llm_s_call_leaves_it_whole(small, prompts, wanted, call, async_scheduling):
+    interrupt_before_lines_of(call, llm_of(small, async_scheduling=async_scheduling), prompts, wanted)
+
+
+def interrupt_before_lines_of(call: Callable[[LLM, list[list[int]]], None], llm: LLM, prompts, wanted) -> None:
     """A real signal, before every line in turn, or before as many as time allows, spread over all of them."""
-    llm = llm_of(small, async_scheduling)
     call(llm, prompts)
     total = lines_of(lambda: call(llm, prompts))
     raised = 0
@@ -206,7 +209,7 @@ def test_other_handlers_are_called_and_where_none_is_nothing_changes():
 
 
 def test_a_long_forward_is_interrupted_at_once(small):
-    llm = llm_of(small, False)
+    llm = llm_of(small, async_scheduling=False)
     layers = []
 
     def late(module, inputs):
@@ -229,7 +232,7 @@ def test_a_long_forward_is_interrupted_at_once(small):
 
 @EXECUTORS
 def test_streams_that_the_garbage_collector_ends_at_any_line_of_a_step(small, prompts, wanted, async_scheduling):
-    llm = llm_of(small, async_scheduling)
+    llm = llm_of(small, async_scheduling=async_scheduling)
 
     def two_tokens(at: AtLine) -> None:
         cycle = [llm.stream(prompts[1:3], params(9))]

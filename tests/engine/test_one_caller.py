@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 @EXECUTORS
 def test_one_thread_at_a_time_and_the_others_hear_why(small, prompts, wanted, async_scheduling):
     """Four threads, forty calls each: a call is right, or it was refused and has changed nothing."""
-    llm = llm_of(small, async_scheduling)
+    llm = llm_of(small, async_scheduling=async_scheduling)
     refused, wrong, num_right = [], [], []
 
     def call(which: int) -> None:
@@ -48,7 +48,7 @@ def test_one_thread_at_a_time_and_the_others_hear_why(small, prompts, wanted, as
 
 
 def test_who_comes_second_is_refused_and_the_first_goes_on(small, prompts, wanted):
-    llm, inside, refused = llm_of(small, False), threading.Event(), threading.Event()
+    llm, inside, refused = llm_of(small, async_scheduling=False), threading.Event(), threading.Event()
     forward = llm.engine.runner.forward
 
     def slow(batch):
@@ -82,7 +82,7 @@ def test_who_comes_second_is_refused_and_the_first_goes_on(small, prompts, wante
 
 
 def test_threads_may_take_turns(small, prompts, wanted):
-    llm = llm_of(small, True)
+    llm = llm_of(small, async_scheduling=True)
     for _ in range(3):
         outputs = []
         thread = threading.Thread(target=lambda: outputs.extend(llm.generate(prompts, params(9), False)))  # noqa: B023
@@ -93,7 +93,7 @@ def test_threads_may_take_turns(small, prompts, wanted):
 
 def test_a_call_from_inside_a_call_is_refused(small, prompts, wanted):
     """A policy, say, that asks the LLM which it serves."""
-    llm, heard = llm_of(small, False), []
+    llm, heard = llm_of(small, async_scheduling=False), []
     other = llm.stream(prompts[1], params(9))
     next(other)
     pick = llm.engine.scheduler.policy.pick
@@ -132,7 +132,7 @@ def test_an_engine_without_an_llm_guards_itself(small, prompts):
 
 
 def test_streams_and_calls_inside_each_other_s_loops(small, prompts, wanted):
-    llm = llm_of(small, True)
+    llm = llm_of(small, async_scheduling=True)
     seen = {}
     for outer in llm.stream(prompts[:2], params(9)):
         for inner in llm.stream([prompts[2]], params(2)):

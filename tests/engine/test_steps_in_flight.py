@@ -11,7 +11,7 @@ from time import sleep
 import pytest
 import torch
 from oracles import assert_right, prompts_of, values_of
-from small_engines import assert_empty, engine_of
+from small_engines import SCHEDULES, assert_empty, engine_of
 
 from roseinfer.drive import drive
 from roseinfer.engine.decode_graphs import sizes_up_to
@@ -23,14 +23,6 @@ from roseinfer.reference import hf_generate, reference_generate
 from roseinfer.sequence import SamplingParams, Sequence
 
 LENGTHS = (5, 8, 13, 1, 30, 17, 2, 24)
-SETTINGS = {
-    "roomy": {},
-    "chunks": {"max_num_batched_tokens": 8},
-    "a small pool": {"num_blocks": 8},
-    "a small pool, chunks": {"num_blocks": 8, "max_num_batched_tokens": 8},
-    "no prefix cache": {"enable_prefix_caching": False, "num_blocks": 8},
-    "eager": {"enforce_eager": True},
-}
 
 
 overlapped = partial(engine_of, async_scheduling=True)
@@ -66,17 +58,17 @@ def requests(model: GPT2, **params) -> list[Sequence]:
 
 
 @pytest.mark.parametrize("at_a_time", [None, 1])
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("settings", SCHEDULES.values(), ids=SCHEDULES)
 def test_the_tokens_are_the_reference_s_and_transformers(small: GPT2, settings, at_a_time):
     engine, seqs = overlapped(small, **settings), requests(small)
     run(engine, seqs, at_a_time)
     assert_right(small, seqs, reference_generate, hf_generate)
     assert engine.depth == 2 and isinstance(engine.runner.thread, OwnClock)
-    if engine.blocks.num_blocks == 8 and not at_a_time:
+    if engine.blocks.num_blocks == 9 and not at_a_time:
         assert engine.scheduler.num_preemptions
 
 
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("settings", SCHEDULES.values(), ids=SCHEDULES)
 def test_sequences_that_stop_anywhere_and_drawn_rows_are_those_of_steps_in_turn(small: GPT2, settings):
     """A token of each sequence's own greedy output is what it stops at; others are drawn, with seeds of their own."""
     greedy = reference_generate(small, [seq.token_ids for seq in requests(small)], 12)

@@ -12,16 +12,8 @@ from roseinfer.models import GPT2
 EXECUTORS = pytest.mark.parametrize("async_scheduling", [False, True], ids=["in turn", "one behind"])
 
 
-def llm_of(model: GPT2, async_scheduling: bool) -> LLM:
-    """So small that blocks are shared, copied, evicted, and sequences preempted."""
-    return LLM(
-        model,
-        num_kvcache_blocks=9,
-        block_size=8,
-        max_num_seqs=3,
-        max_num_batched_tokens=16,
-        async_scheduling=async_scheduling,
-    )
+def llm_of(model: GPT2, **settings) -> LLM:
+    return LLM(model, num_kvcache_blocks=9, block_size=8, max_num_seqs=3, max_num_batched_tokens=16, **settings)
 
 
 def assert_whole(llm: LLM, prompts, wanted, where: str) -> None:

@@ -8,7 +8,7 @@ from drafting import NGRAM, always, draft_model, drafting_engine, scripted_engin
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import assert_right, prompts_of, small_llama, small_model, values_of
-from small_engines import assert_empty, engine_of, requests
+from small_engines import SCHEDULES, assert_empty, engine_of, requests
 
 from roseinfer.drive import drive
 from roseinfer.llm.llm import LLM
@@ -21,14 +21,6 @@ from roseinfer.sequence import SamplingParams, Sequence
 pytestmark = pytest.mark.slow
 
 MODELS = {"gpt2": small_model, "llama": lambda: small_llama("llama"), "qwen3": lambda: small_llama("qwen3")}
-SCHEDULES = {
-    "roomy": {},
-    "chunks": {"max_num_batched_tokens": 8},
-    "a small pool": {"num_blocks": 9},
-    "a small pool, chunks": {"num_blocks": 9, "max_num_batched_tokens": 8},
-    "no prefix cache": {"enable_prefix_caching": False, "num_blocks": 9},
-    "eager": {"enforce_eager": True},
-}
 LENGTHS = (5, 30, 13, 1, 21, 8)
 
 
