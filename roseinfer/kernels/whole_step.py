@@ -21,12 +21,10 @@ from numba import carray, njit, prange, types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
+from . import quantized_numba, stored_numba  # noqa: F401  # both add their products
 from .numba_calls import compiled, start_threads, told_if_slow
 from .paged_numba import SUMS, as_float, exp_of_negative, write_then_attend
-from .quantized_layout import GROUP
-from .quantized_numba import LAYOUTS
-from .stored_numba import BLOCK
-from .stored_numba import LAYOUTS as STORED_LAYOUTS
+from .quantized_layout import LAYOUTS
 from .tiled_numba import ADD, GELU, STORE, TILE, bits_of_bfloat16, factor, multiply_tiled
 
 FEW = 16  # rows of x below which one thread does what is no product: sooner done than shared out
@@ -66,14 +64,9 @@ def weights_at(address, num_rows, depth, kind):
 def _weights_at(address, num_rows, depth, kind):
     if kind.dtype in LAYOUTS:
         layout, item = LAYOUTS[kind.dtype], kind.dtype.bitwidth // 8
-        head, per_group = layout.head // item, layout.group_bytes // item
+        head, group, per_group = layout.head // item, layout.group, layout.group_bytes // item
         return lambda address, num_rows, depth, kind: carray(
-            pointer_at(address), ((num_rows + TILE - 1) // TILE, head + depth // GROUP * per_group), kind.dtype
-        )
-    if kind.dtype in STORED_LAYOUTS:
-        per_block = TILE * STORED_LAYOUTS[kind.dtype].block_bytes // (kind.dtype.bitwidth // 8)
-        return lambda address, num_rows, depth, kind: carray(
-            pointer_at(address), ((num_rows + TILE - 1) // TILE, depth // BLOCK * per_block), kind.dtype
+            pointer_at(address), ((num_rows + TILE - 1) // TILE, head + depth // group * per_group), kind.dtype
         )
     if kind.dtype == types.int32:
         return lambda address, num_rows, depth, kind: carray(
