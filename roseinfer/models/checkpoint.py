@@ -55,17 +55,17 @@ class Checkpoint:
         return read_json(self.folder / CONFIG)
 
     @cached_property
-    def generation(self) -> dict[str, Any]:
-        """What generation_config.json holds: {} without such a file."""
+    def generation(self) -> dict[str, Any] | None:
+        """What generation_config.json holds, None without such a file."""
         path = self.folder / GENERATION
-        return read_json(path) if path.is_file() else {}
+        return read_json(path) if path.is_file() else None
 
     @cached_property
     def config(self) -> ModelConfig:
         """The model's config. Raises ModelLoadError."""
         hf, generation = self.hf_config, self.generation
         try:
-            return config_from_hf(hf, generation or None)
+            return config_from_hf(hf, generation)
         except ValueError as e:
             raise ModelLoadError(f"{self.folder}: {e}") from e
 

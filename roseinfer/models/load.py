@@ -56,7 +56,9 @@ def model_config(spec: str) -> ModelConfig:
 
 def generation_config(spec: str) -> dict[str, Any]:
     """Return what generation_config.json of `spec` holds: {} without such a file. Raises ModelLoadError."""
-    return {} if spec.startswith("random:") else checkpoint_of(spec, CONFIG_FILES).generation
+    if spec.startswith("random:"):
+        return {}
+    return checkpoint_of(spec, CONFIG_FILES).generation or {}
 
 
 def checkpoint_dtype(spec: str) -> str:

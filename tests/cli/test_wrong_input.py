@@ -97,6 +97,8 @@ CASES = [
     ("bench online --scale nan", "--scale must be a number above 0, got nan"),
     ("bench online --requests 99999999999", "--requests must be an integer from 1 to 1,000,000, got 99999999999"),
     ("bench online --rate nan", "--rate must be a number above 0, got nan"),
+    ("bench online --trace nosuch --rate 1", "--rate 1: --trace nosuch has its own times"),
+    ("bench offline --num-drafts 5", "--num-drafts 5: --speculative must name a method that drafts, got None"),
     ("bench online --trace nosuch", "--trace nosuch: there is no such file"),
     ("bench online --trace folder", "--trace folder: cannot be read (Is a directory)"),
     ("bench online --trace wrong.json", "wrong.json, line 1: unknown field 'a', allowed: seconds, prompt_len, output"),
