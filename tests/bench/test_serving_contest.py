@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-import signal
-import subprocess
 import sys
 from pathlib import Path
-from time import monotonic, sleep
 
 import pytest
 
+from roseinfer.bench.child_process import without_settings_of_ours
 from roseinfer.bench.contenders import ContenderFailed
 from roseinfer.bench.serving import servers
 from roseinfer.bench.serving.client import COMPLETE, FAILED, Outcome
@@ -19,7 +17,7 @@ from roseinfer.bench.serving.dialect import LLAMA, OPENAI, Said
 from roseinfer.bench.serving.plan import Planned
 from roseinfer.bench.serving.result import ContestResult, contest_rows
 from roseinfer.bench.serving.run import check_answer, contest
-from roseinfer.bench.serving.server_process import ServerProcess, without_settings_of_ours
+from roseinfer.bench.serving.server_process import ServerProcess
 from roseinfer.bench.settings import Serve
 from roseinfer.cli.main import main
 
@@ -85,28 +83,6 @@ def test_a_wrong_argument_is_one_line(monkeypatch, tmp_path, capsys, flags, mess
     assert main(["bench", "serve", "--contenders", "engine,llama-server", "--model", "tiny", *flags.split()]) == 2
     _, err = capsys.readouterr()
     assert message in err and err.count("\n") == 1
-
-
-def test_sigterm_ends_the_startedtoo():
-    flags = "--contenders engine --model tiny -X 1 -T 1000 --repeats 1"
-    command = [sys.executable, "-m", "roseinfer", "bench", "serve", *flags.split()]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as contest_process:
-        deadline = monotonic() + 60
-        while not (started := children_of(contest_process.pid)) and monotonic() < deadline:
-            sleep(0.05)
-        contest_process.send_signal(signal.SIGTERM)
-        _, err = contest_process.communicate(timeout=60)
-    assert contest_process.returncode == 130 and err.splitlines()[-1] == "interrupted"
-    assert started and not any(Path(f"/proc/{server}").exists() for server in started)
-
-
-def children_of(pid: int) -> list[int]:
-    """The servers among a process's children."""
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return [int(one) for one in children if "\0serve\0" in Path(f"/proc/{one}/cmdline").read_text()]
-    except OSError:  # one has ended meanwhile
-        return []
 
 
 def test_an_answer_with_other_tokens_ends_the_contest():

@@ -162,7 +162,7 @@ def test_a_message_names_flags_and_leaves_words_and_limits_alone():
         "a model of that dtype": "a model of that dtype",
         "dtype must be float32": "--dtype must be float32",
         "make prompt_len smaller": "make --prompt-len smaller",
-        "precisions: unknown one": "--dtype: unknown one",
+        "precisions: unknown value": "--dtype: unknown value",
         "no template ('chat_template' in a.json): give chat_template": "no template ('chat_template' in a.json): give "
         "--chat-template",
         "tiny: generation_config.json: top_k must be 1": "tiny: generation_config.json: top_k must be 1",
@@ -178,7 +178,7 @@ def test_a_validation_that_fails_exits_1(monkeypatch, capsys):
     class Off(Validation):
         worst_error = -0.4
 
-    def validated(args):
+    def validated(*given):
         cost = type("Cost", (), {"to_dict": lambda self: {"kind": "fitted"}})()
         return Off(arguments={}, cost=cost, rows=[])
 
