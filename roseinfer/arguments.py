@@ -43,13 +43,19 @@ def require_counts(argument: str, values: Sequence[int], at_least: int = 1) -> N
 def require_known(argument: str, name: str, allowed: Iterable[str]) -> None:
     """Raise ValueError, with the allowed name that is nearest, unless the name is allowed."""
     if name not in allowed:
-        raise ValueError(f"{argument}: unknown one {unknown_name(name, allowed)}")
+        raise ValueError(f"{argument}: unknown value {unknown_name(name, allowed)}")
 
 
 def require_positive(argument: str, value: object) -> None:
     """Raise ValueError, naming the argument and the value, unless it is a finite number above 0."""
     if not (is_integer(value) or isinstance(value, float)) or not 0 < value <= sys.float_info.max:
         raise ValueError(f"{argument} must be a number above 0, got {value!r}")
+
+
+def require_not_negative(argument: str, value: object) -> None:
+    """Raise ValueError, naming the argument and the value, unless it is a finite number of at least 0."""
+    if not (is_integer(value) or isinstance(value, float)) or not 0 <= value <= sys.float_info.max:
+        raise ValueError(f"{argument} must be a number of at least 0, got {value!r}")
 
 
 def counted(number: int, noun: str, verb: str = "") -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from roseinfer.arguments import is_integer, require_count, require_positive, unknown_name
+from roseinfer.arguments import is_integer, require_count, require_not_negative, require_positive, unknown_name
 
 Range = tuple[int, int]
 MOST_REQUESTS = 1_000_000
@@ -35,9 +35,7 @@ class Arrival:
     prefix: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        is_number = isinstance(self.seconds, float) or is_integer(self.seconds)
-        if not is_number or not 0 <= self.seconds < float("inf"):
-            raise ValueError(f"seconds must be a number of at least 0, got {self.seconds!r}")
+        require_not_negative("seconds", self.seconds)
         require_count("prompt_len", self.prompt_len, at_least=1)
         require_count("output_len", self.output_len, at_least=1)
         if self.prefix is None:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from roseinfer.arguments import each_once, require_count, require_counts, unknown_name
+from roseinfer.arguments import each_once, require_count, require_counts, require_known
 from roseinfer.hardware import best_device
 
 MODEL = "tiny, smollm2, random:gpt2, a local folder in HF format, a .gguf file, or a hub id"
@@ -23,18 +23,12 @@ POSITIVE: Check = partial(require_count, at_least=1)
 SIZES: Check = require_counts
 
 
-def require_value(argument: str, value: str, allowed: Iterable[str]) -> None:
-    """Raise ValueError, with the allowed value that is nearest, unless the value is allowed."""
-    if value not in allowed:
-        raise ValueError(f"{argument}: unknown value {unknown_name(value, allowed)}")
-
-
 def names_of(allowed: Iterable[str], at_least: int = 1) -> Check:
     """Make a check of a list of names, each of `allowed` and there once. at_least: how many there must be."""
 
     def check(argument: str, names: Sequence[str]) -> None:
         for name in each_once(argument, names, at_least):
-            require_value(argument, name, allowed)
+            require_known(argument, name, allowed)
 
     return check
 
@@ -87,7 +81,7 @@ class Settings:
             elif about.get("check"):
                 about["check"](own.name, value)
             elif choices := about.get("options", {}).get("choices"):
-                require_value(own.name, value, choices)
+                require_known(own.name, value, choices)
 
     def record(self) -> dict[str, Any]:
         """Return the settings as the arguments of a result, in values that JSON has."""

@@ -131,6 +131,8 @@ class Offline(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         each_once("precisions", self.precisions)
+        if self.speculative is None and self.num_drafts != Offline.num_drafts:
+            raise ValueError(f"num_drafts={self.num_drafts}: speculative must name a method that drafts, got None")
         if self.draft_model is not None and self.speculative != "draft_model":
             raise ValueError(
                 f"draft_model {self.draft_model}: speculative must name the method with a model, got {self.speculative}"
@@ -267,8 +269,9 @@ class Online(Workload):
         super().__post_init__()
         if self.scale > (most := MOST_REQUESTS / self.num_requests):
             raise ValueError(f"scale={self.scale:g}: must be at most {most:g}, {MOST_REQUESTS:,} requests")
-        if self.trace and (self.rates or self.loads):
-            raise ValueError("a trace has times of its own: give rates or loads, or a trace")
+        for name in ("rates", "loads"):
+            if self.trace and (values := getattr(self, name)):
+                raise ValueError(f"{name}={','.join(map('{:g}'.format, values))}: trace={self.trace} has its own times")
 
     @property
     def num_sent(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -55,14 +56,24 @@ class Failed(Exception):
 def exit_status(run: Callable[[], int | None], is_process: bool = False) -> int:
     """Run a command and return its exit status: 0, or what it returns. A user's error becomes one line on stderr.
 
-    A bug is raised. is_process: the command is all that this process does, and Ctrl-C ends it here and now. Python
-    would first wait for what a library left running, and end by the signal itself where it broke off an import.
+    A bug is raised. is_process: the command is all that this process does. Ctrl-C ends it here and now: Python would
+    first wait for what a library left running, and end by the signal itself where it broke off an import. SIGTERM ends
+    it as Ctrl-C does, and so everything that it has started.
     """
+    if is_process:
+        signal.signal(signal.SIGTERM, _as_interrupt)
     status = _guarded(run)
     if is_process and status == INTERRUPTED:
         sys.stderr.flush()
         os._exit(status)
     return status
+
+
+def _as_interrupt(number: int, frame: FrameType | None) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler):  # the shell that started this in the background had Ctrl-C ignored
+        raise KeyboardInterrupt
+    handler(signal.SIGINT, frame)
 
 
 def run_with(run: Callable[[Namespace], int | None], args: Namespace) -> int | None:

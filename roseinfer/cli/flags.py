@@ -13,7 +13,6 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from roseinfer.arguments import unknown_name
 from roseinfer.arrivals import Range
 from roseinfer.cli.command import require_named
 
@@ -122,10 +121,3 @@ PARSERS: dict[Any, Callable[[str, Any], Any]] = {
     Sequence[str]: names,
     Range: lengths,
 }
-
-
-def require_known(flag: str, chosen: Sequence[str], allowed: Sequence[str]) -> None:
-    """Raise ValueError, naming the flag, for a name that is not allowed."""
-    for name in chosen:
-        if name not in allowed:
-            raise ValueError(f"{flag}: unknown value {unknown_name(name, allowed)}")

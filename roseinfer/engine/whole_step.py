@@ -14,12 +14,10 @@ from roseinfer.kernels.quantized_layout import GROUP
 from roseinfer.kernels.whole_step import compiled_forward
 from roseinfer.models import Layer, Model, ModelConfig
 from roseinfer.models.gpt2 import GPT2
-from roseinfer.models.linear import QuantizedLinear, StoredLinear, TiledLinear
+from roseinfer.models.linear import MatrixInTiles, QuantizedLinear
 from roseinfer.models.llama import Llama
 
 from .batch import Batch
-
-KNOWN = (TiledLinear, QuantizedLinear, StoredLinear)  # layouts that the compiled function multiplies with
 
 
 def has_whole_step(shape: ModelConfig, dtype: torch.dtype, layout: type[nn.Module] | None) -> bool:
@@ -27,7 +25,7 @@ def has_whole_step(shape: ModelConfig, dtype: torch.dtype, layout: type[nn.Modul
 
     It does not pad rows of x to pairs of bfloat16, or to whole groups for fewer bits.
     """
-    if layout is None or not issubclass(layout, KNOWN) or dtype not in (torch.float32, torch.bfloat16):
+    if layout is None or not issubclass(layout, MatrixInTiles) or dtype not in (torch.float32, torch.bfloat16):
         return False
     widths = shape.hidden_size, shape.num_heads * shape.head_dim, shape.intermediate_size
     return not any(width % (GROUP if issubclass(layout, QuantizedLinear) else 2) for width in widths)
@@ -58,7 +56,7 @@ class WholeStep:
     """
 
     def __init__(self, model: Model, memory: Tensor) -> None:
-        assert isinstance(model, (GPT2, Llama)) and isinstance(model.lm_head, KNOWN)
+        assert isinstance(model, (GPT2, Llama)) and isinstance(model.lm_head, MatrixInTiles)
         c, table = model.config, model.token_embedding.weight.detach()
         self.held: list[Tensor] = []  # what the addresses point to
         rows = [self._row(layer) for layer in model.parts]

@@ -14,10 +14,8 @@ from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
-from .quantized_layout import GROUP
-from .quantized_numba import LAYOUTS
-from .stored_numba import BLOCK
-from .stored_numba import LAYOUTS as STORED_LAYOUTS
+from . import quantized_numba, stored_numba  # noqa: F401  # both add their products
+from .quantized_layout import LAYOUTS
 from .tiled_numba import TILE, factor, multiply_tiled
 
 # A norm has two columns: the addresses of its weights and of its bias. A matrix has two: of its weights and of its
@@ -54,14 +52,9 @@ def weights_at(address, num_rows, depth, kind):
 def _weights_at(address, num_rows, depth, kind):
     if kind.dtype in LAYOUTS:
         layout, item = LAYOUTS[kind.dtype], kind.dtype.bitwidth // 8
-        head, per_group = layout.head // item, layout.group_bytes // item
+        head, group, per_group = layout.head // item, layout.group, layout.group_bytes // item
         return lambda address, num_rows, depth, kind: carray(
-            pointer_at(address), ((num_rows + TILE - 1) // TILE, head + depth // GROUP * per_group), kind.dtype
-        )
-    if kind.dtype in STORED_LAYOUTS:
-        per_block = TILE * STORED_LAYOUTS[kind.dtype].block_bytes // (kind.dtype.bitwidth // 8)
-        return lambda address, num_rows, depth, kind: carray(
-            pointer_at(address), ((num_rows + TILE - 1) // TILE, depth // BLOCK * per_block), kind.dtype
+            pointer_at(address), ((num_rows + TILE - 1) // TILE, head + depth // group * per_group), kind.dtype
         )
     if kind.dtype == types.int32:
         return lambda address, num_rows, depth, kind: carray(

@@ -1,4 +1,6 @@
-"""Matrices in 8 and in 4 bits: how they are rounded, and how their values lie in memory for quantized_numba.py.
+"""Matrices in 8 and in 4 bits: how they are rounded, and how their values lie in memory for their products.
+
+Two are rounded here, for quantized_numba.py:
 
 8 bits: whole numbers from -127 to 127, and a float32 scale for each row, its largest absolute value / 127.
 4 bits: whole numbers from -8 to 7, and a bfloat16 scale for each GROUP values of a row. The value that is the largest
@@ -8,18 +10,26 @@ W [M, K] lies in tiles of TILE rows, as in tiled_numba.py. Four neighbouring val
 a vector, each byte a value + 128; in 4 bits each byte has a value + 8 of one vector in its lower half, and of the next
 one in its upper half. A tile in 8 bits begins with the scales of its rows; in 4 bits each group of it begins with its
 own. So a product reads one run of bytes from end to end.
+
+Three are the blocks of 32 values that GGUF files have, as they are, for stored_numba.py. A block has a scale for its
+values of a row, in float16, and in Q4_1 a minimum. A value is scale * q, scale * (q - 8) or scale * q + minimum. A tile
+has for each block the scales of its rows, their minima, and then the block's bytes one after another, each of all rows:
+byte i of a block in 4 bits has the values i and i + 16.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numba
 import numpy as np
 import torch
 
 from .tiled_numba import TILE
 
 GROUP = 64  # values of K that share a scale, in x, and in W in 4 bits
+BLOCK = 32  # values of K that share a scale in a GGUF file
 
 
 @dataclass(frozen=True)
@@ -27,6 +37,7 @@ class QuantizedLayout:
     """How a matrix in few bits lies in memory: a tile has `head` bytes, then groups of `group_head` bytes and values.
 
     dtype: the type of a tile's elements, by which compiled code knows the layout. offset: added to a value.
+    group: values of K in a group.
     """
 
     bits: int
@@ -34,19 +45,31 @@ class QuantizedLayout:
     offset: int
     head: int
     group_head: int
+    group: int = GROUP
 
     @property
     def group_bytes(self) -> int:
-        return self.group_head + GROUP * TILE * self.bits // 8
+        return self.group_head + self.group * TILE * self.bits // 8
 
     def shape(self, num_rows: int, width: int) -> tuple[int, int]:
         """Return the shape of W [num_rows, width] in tiles, in elements of `dtype`. width: padded to whole groups."""
-        num_bytes = self.head + -(-width // GROUP) * self.group_bytes
+        num_bytes = self.head + -(-width // self.group) * self.group_bytes
         return -(-num_rows // TILE), num_bytes // self.dtype.itemsize
+
+
+def by_type(layouts: Iterable[QuantizedLayout]) -> dict[numba.types.Type, QuantizedLayout]:
+    """Return layouts by the type of their elements, as compiled code has it."""
+    return {numba.from_dtype(torch.empty(0, dtype=layout.dtype).numpy().dtype): layout for layout in layouts}
 
 
 EIGHT_BITS = QuantizedLayout(bits=8, dtype=torch.uint8, offset=128, head=4 * TILE, group_head=0)
 FOUR_BITS = QuantizedLayout(bits=4, dtype=torch.int16, offset=8, head=0, group_head=2 * TILE)
+STORED = {
+    "Q8_0": QuantizedLayout(bits=8, dtype=torch.int8, offset=0, head=0, group_head=2 * TILE, group=BLOCK),
+    "Q4_0": QuantizedLayout(bits=4, dtype=torch.uint16, offset=8, head=0, group_head=2 * TILE, group=BLOCK),
+    "Q4_1": QuantizedLayout(bits=4, dtype=torch.uint32, offset=0, head=0, group_head=4 * TILE, group=BLOCK),
+}
+LAYOUTS = by_type([EIGHT_BITS, FOUR_BITS, *STORED.values()])
 
 
 def rounded_tiles(weight: np.ndarray, layout: QuantizedLayout) -> np.ndarray:
@@ -99,3 +122,16 @@ def _padded(values: np.ndarray, num_tiles: int, offset: int) -> np.ndarray:
     padded = np.full((num_tiles * TILE, -(-values.shape[1] // GROUP) * GROUP), offset, np.uint8)
     padded[: len(values), : values.shape[1]] += values.view(np.uint8)
     return padded
+
+
+def stored_tiles(raw: np.ndarray, layout: QuantizedLayout) -> np.ndarray:
+    """Arrange a file's rows, uint8 [M, bytes], as the product reads them; rows up to a whole tile are zeros."""
+    num_tiles, head = -(-len(raw) // TILE), layout.group_head // TILE
+    padded = np.zeros((num_tiles * TILE, raw.shape[1]), np.uint8)
+    padded[: len(raw)] = raw
+    blocks = padded.reshape(num_tiles, TILE, -1, layout.group_bytes // TILE)
+    heads = blocks[..., :head].reshape(*blocks.shape[:3], -1, 2).transpose(0, 2, 3, 1, 4)
+    values = blocks[..., head:].transpose(0, 2, 3, 1)
+    parts = [part.reshape(num_tiles, blocks.shape[2], -1) for part in (heads, values)]
+    tiles = np.concatenate(parts, axis=2).reshape(num_tiles, -1)
+    return tiles.view(torch.empty(0, dtype=layout.dtype).numpy().dtype)

@@ -18,52 +18,25 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import numba
 import numpy as np
-import torch
-import torch.nn.functional as F
 from llvmlite import ir
-from numba import njit, prange, types
+from numba import njit, prange
 from numba.core import cgutils
-from numba.extending import intrinsic, overload
-from torch import Tensor
 
-from roseinfer.graphs.operation import operation
-
-from .numba_calls import compiled, run_parallel
+from .grouped_numba import I8, Sums, add_product, load, times_plus
 from .quantized_layout import EIGHT_BITS, FOUR_BITS, GROUP, QuantizedLayout
-from .simd import F32, FLOATS, I32, INTS, LANES, function, fused, in_every_lane, part, picks, pointer_to, shape_of
-from .tiled_numba import GELU, STORE, TILE, case_for_each_count, factor, multiply_tile, multiply_tiled
+from .simd import F32, FLOATS, I32, INTS, LANES, function, fused, in_every_lane, part, picks
+from .tiled_numba import TILE
 
 WORDS = 2 + GROUP // 4  # of a group of x, int32: its scale's bits, the sum of its values, the values, four in each
 FEW = 16  # rows of x below which one thread quantises them: sooner done than shared out
 # Bytes ahead of the values of W in use that memory is asked for. Measured from 1 to 16 KB: with 8 rows of x a product
 # in 8 bits takes a quarter less time, in 4 bits two fifths. One row alone gains nothing.
 AHEAD = 8192
-I8, HALVES = ir.IntType(8), ir.VectorType(ir.IntType(16), LANES)
+HALVES = ir.VectorType(ir.IntType(16), LANES)
 EIGHT, SHORTS = ir.VectorType(I32, 8), HALVES  # a register of 256 bits, as lanes of 32 or of 16 bits
 WITHOUT_SIGN, ROUNDING, ROUNDING_BITS = np.int32(0x7FFFFFFF), np.float32(1.5 * 2**23), np.int32(0x4B400000)
 SMALLEST = np.float32(2.0**-119)  # absolute value that is not rounded to zero: 127 / it is still finite
-LAYOUTS = {numba.from_dtype(np.dtype(name)): layout for name, layout in (("uint8", EIGHT_BITS), ("int16", FOUR_BITS))}
-
-
-@operation
-def linear_quantized(x: Tensor, weight: Tensor, bias: Tensor, num_rows: int, gelu: bool = False) -> Tensor:
-    """Return x [N, K] @ W.T + bias, in x's dtype, with W in 8 or 4 bits.
-
-    weight: `tiles_8` or `tiles_4` of W [num_rows, K]. bias: float32, [num_rows], or [0] for none. gelu: applied to the
-    result (the tanh form).
-    """
-    out = torch.empty(len(x), num_rows)
-    rows = F.pad(x.float(), (0, -x.size(1) % GROUP)).contiguous()
-    run_parallel(multiply, out.numpy(), rows.numpy(), weight.numpy(), bias.numpy(), GELU if gelu else STORE)
-    return out.to(x.dtype)
-
-
-@compiled()
-def multiply(out, x, w, bias, then):
-    """Run multiply_tiled on x [N, K] float32, K a multiple of GROUP."""
-    multiply_tiled(out, factor(x, w), w, bias, then)
 
 
 @njit
@@ -109,64 +82,29 @@ def quantize_rows(x):
     return out
 
 
-@overload(factor)
-def _factor(x, kind):
-    return (lambda x, kind: quantize_rows(x)) if kind.dtype in LAYOUTS else None
-
-
-@overload(multiply_tile)
-def _multiply_tile(sums, x, m, count, w, tile):
-    if w.dtype in LAYOUTS:
-        return lambda sums, x, m, count, w, tile: multiply_quantized(sums, x, m, count, w, tile)
-
-
-@intrinsic
-def multiply_quantized(
-    typing: Any, sums: types.Array, x: types.Array, m: types.Integer, count: types.Integer, w: types.Array,
-    tile: types.Integer,
-) -> tuple[Any, Callable]:  # fmt: skip
-    """Compute multiply_tile, with x of `quantize_rows`, and w in 8 or 4 bits."""
-    return types.none(sums, x, types.intp, types.intp, w, types.intp), case_for_each_count(_multiply_rows)
-
-
-def _multiply_rows(
-    context: Any, builder: ir.IRBuilder, signature: Any, args: Any, num_rows: int, vectors: range
+def _add_group(
+    context: Any,
+    builder: ir.IRBuilder,
+    layout: QuantizedLayout,
+    group: ir.Value,
+    fours: list[ir.Value],
+    totals: Sums,
+    vectors: range,
 ) -> None:
-    """Generate the products of num_rows rows of x with a tile. vectors: those of the tile that are multiplied."""
-    sums, x, m, _, w, tile = args
-    layout, size = LAYOUTS[signature.args[4].dtype], m.type
-    num_groups = builder.udiv(shape_of(context, builder, signature.args[1], x)[1], size(WORDS))
-    first = pointer_to(context, builder, signature.args[4], w, [tile, size(0)])
-    tile_at = builder.bitcast(first, I8.as_pointer())
-    rows = [
-        pointer_to(context, builder, signature.args[1], x, [builder.add(m, size(r)), size(0)]) for r in range(num_rows)
-    ]
-    each = [(r, v) for r in range(num_rows) for v in vectors]
-    totals = {one: cgutils.alloca_once(builder, FLOATS) for one in each}
-    for one in each:
-        builder.store(ir.Constant(FLOATS, None), totals[one])
-    with cgutils.for_range(builder, num_groups, intp=size) as loop:
-        group = builder.gep(tile_at, [_plus(builder, loop.index, layout.group_bytes, layout.head)])
-        fours = [builder.gep(row, [builder.mul(loop.index, size(WORDS))]) for row in rows]
-        products = _group_sums(context, builder, layout, group, fours, vectors)
-        scales_w = {v: _group_scales(builder, group, v) for v in vectors} if layout.group_head else None
-        for r, four in enumerate(fours):
-            scale = in_every_lane(builder, builder.bitcast(builder.load(four), F32))
-            for v in vectors:
-                scales = builder.fmul(scale, scales_w[v]) if scales_w else scale
-                as_floats = builder.sitofp(builder.load(products[r, v]), FLOATS)
-                builder.store(fused(builder, as_floats, scales, builder.load(totals[r, v])), totals[r, v])
-    for r, v in each:
-        to = pointer_to(context, builder, signature.args[0], sums, [size(r), size(v * LANES)])
-        total = builder.load(totals[r, v])
-        if layout.head:
-            total = builder.fmul(total, _load(builder, tile_at, size(4 * LANES * v), FLOATS))
-        builder.store(total, builder.bitcast(to, FLOATS.as_pointer()), align=4)
+    """Add a group's products, times its scales, to `totals`. fours: the group in each row of x."""
+    products = _group_sums(context, builder, layout, group, fours, vectors)
+    scales_w = {v: _group_scales(builder, group, v) for v in vectors} if layout.group_head else None
+    for r, four in enumerate(fours):
+        scale = in_every_lane(builder, builder.bitcast(builder.load(four), F32))
+        for v in vectors:
+            scales = builder.fmul(scale, scales_w[v]) if scales_w else scale
+            as_floats = builder.sitofp(builder.load(products[r, v]), FLOATS)
+            builder.store(fused(builder, as_floats, scales, builder.load(totals[r, v])), totals[r, v])
 
 
 def _group_sums(
     context: Any, builder: ir.IRBuilder, layout: QuantizedLayout, group: ir.Value, fours: list[ir.Value], vectors: range
-) -> dict[tuple[int, int], ir.Value]:
+) -> Sums:
     """Return where a group's sums of products are kept, by row of x and vector. fours: the group in each row of x."""
     size = cgutils.intp_t
     sums = {(r, v): cgutils.alloca_once(builder, INTS) for r in range(len(fours)) for v in vectors}
@@ -178,28 +116,20 @@ def _group_sums(
     per_vector = 8 // layout.bits  # values of W in each byte
     four_products = _four_products(context.codegen().magic_tuple()[2].split(","), layout.bits)
     with cgutils.for_range(builder, size(GROUP // 4 // per_vector), intp=size) as loop:
-        at = {v: _plus(builder, loop.index, 4 * TILE, layout.group_head + 4 * LANES * v) for v in vectors}
-        packed = {v: _load(builder, group, index, INTS) for v, index in at.items()}
+        at = {v: times_plus(builder, loop.index, 4 * TILE, layout.group_head + 4 * LANES * v) for v in vectors}
+        packed = {v: load(builder, group, index, INTS) for v, index in at.items()}
         if len(fours) > 1:
             for index in at.values():
                 _prefetch(builder, builder.gep(group, [builder.add(index, size(AHEAD))]))
         for half in range(per_vector):
             four_bytes = packed if per_vector == 1 else {v: _half_bytes(builder, packed[v], half) for v in vectors}
-            where = _plus(builder, loop.index, per_vector, 2 + half)
+            where = times_plus(builder, loop.index, per_vector, 2 + half)
             for r, four in enumerate(fours):
                 value = in_every_lane(builder, builder.load(builder.gep(four, [where])))
                 for v in vectors:
                     added = four_products(builder, builder.load(sums[r, v]), four_bytes[v], value)
                     builder.store(added, sums[r, v])
     return sums
-
-
-def _plus(builder: ir.IRBuilder, index: ir.Value, times: int, plus: int) -> ir.Value:
-    return builder.add(builder.mul(index, index.type(times)), index.type(plus))
-
-
-def _load(builder: ir.IRBuilder, pointer: ir.Value, index: ir.Value, of: ir.Type) -> ir.Value:
-    return builder.load(builder.bitcast(builder.gep(pointer, [index]), of.as_pointer()), align=1)
 
 
 def _prefetch(builder: ir.IRBuilder, pointer: ir.Value) -> None:
@@ -216,7 +146,7 @@ def _half_bytes(builder: ir.IRBuilder, vector: ir.Value, half: int) -> ir.Value:
 
 def _group_scales(builder: ir.IRBuilder, group: ir.Value, v: int) -> ir.Value:
     """Return as float32 the 16 scales in bfloat16 with which a group begins."""
-    bits = builder.zext(_load(builder, group, cgutils.intp_t(2 * LANES * v), HALVES), INTS)
+    bits = builder.zext(load(builder, group, cgutils.intp_t(2 * LANES * v), HALVES), INTS)
     return builder.bitcast(builder.shl(bits, INTS([16] * LANES)), FLOATS)
 
 
@@ -275,3 +205,6 @@ def _add_by_lanes(builder: ir.IRBuilder, sums: ir.Value, w: ir.Value, x: ir.Valu
     for left in (32, 16):  # neighbours are added twice: from 64 to 16
         products = builder.add(*[part(builder, products, range(first, 2 * left, 2)) for first in (0, 1)])
     return builder.add(sums, products)
+
+
+add_product([EIGHT_BITS, FOUR_BITS], quantize_rows, WORDS, _add_group)

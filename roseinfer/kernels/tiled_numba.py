@@ -74,7 +74,7 @@ def linear_tiled(x: Tensor, weight: Tensor, bias: Tensor, num_rows: int, gelu: b
 def multiply_tile(sums, x, m, count, w, tile):
     """Set sums[:count] = x[m : m + count] @ w[tile]. It is only ever compiled, one version for each type of w.
 
-    count: from 1 to ROWS. sums [ROWS, TILE] float32. quantized_numba.py has the versions for 8 and 4 bits.
+    count: from 1 to ROWS. sums [ROWS, TILE] float32. grouped_numba.py adds the versions for fewer bits.
     """
     raise NotImplementedError
 

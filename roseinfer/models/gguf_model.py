@@ -7,13 +7,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from roseinfer.kernels.stored_numba import STORED
+from roseinfer.kernels.quantized_layout import STORED
 
+from .checkpoint import MODEL_FILES, ModelLoadError, checkpoint_of
 from .config import ModelConfig
 from .gguf_file import GgufFile
 from .hf import weights_from_gguf
 from .linear import StoredLinear, TiledLinear
-from .load import ModelLoadError, check_shapes, hf_folder_of, read_config
+from .load import check_shapes
 from .model import Model
 from .shapes import empty_model
 from .weights import finish_layouts
@@ -24,7 +25,7 @@ def load_as_stored(path: Path) -> Model:
 
     Other matrices become float32, and so do vectors and the table of token embeddings. Raises ModelLoadError.
     """
-    config = read_config(hf_folder_of(path))
+    config = checkpoint_of(str(path), MODEL_FILES).config
     model, file = empty_model(config), GgufFile(path)
 
     def as_is(name: str) -> Tensor:

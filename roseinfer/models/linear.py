@@ -12,6 +12,7 @@ The products of all but the first take GELU along.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import ClassVar
 
@@ -19,10 +20,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from roseinfer.kernels.linear_quantized import linear_quantized
 from roseinfer.kernels.onednn import pack, packed_linear
-from roseinfer.kernels.quantized_layout import EIGHT_BITS, FOUR_BITS, GROUP, QuantizedLayout, rounded_tiles
-from roseinfer.kernels.quantized_numba import linear_quantized
-from roseinfer.kernels.stored_numba import BLOCK, STORED, linear_stored, stored_tiles
+from roseinfer.kernels.quantized_layout import (
+    BLOCK,
+    EIGHT_BITS,
+    FOUR_BITS,
+    GROUP,
+    STORED,
+    QuantizedLayout,
+    rounded_tiles,
+    stored_tiles,
+)
 from roseinfer.kernels.tiled_numba import TILE, linear_tiled, tiles
 
 PIECE = 32 * TILE  # rows of W that are quantised at a time, so that no whole copy of it is made on the way
@@ -42,26 +51,41 @@ def padded_rows(num_rows: int) -> int:
     return -(-num_rows // step) * step
 
 
-class TiledLinear(nn.Module):
-    """A linear layer with its matrix in tiles, for any number of rows of x.
+class MatrixInTiles(nn.Module):
+    """A linear layer with its matrix in tiles that are read from end to end, for any number of rows of x.
 
-    weight [M, K], float32 or bfloat16; bias [M] or None. x has the weight's dtype. gelu: applied to the result (the
-    tanh form). A row's result does not depend on the other rows of x.
+    gelu: applied to the result (the tanh form). A row's result does not depend on the other rows of x.
+
+    Args:
+        shape: (M, K) of the matrix.
+        weight: its tiles, as `multiply` takes them.
+        bias: [M] or None.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    multiply: ClassVar[Callable[..., Tensor]] = staticmethod(linear_quantized)
+
+    def __init__(self, shape: Sequence[int], weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
-        self.out_features, self.in_features = weight.shape
-        self.weight = tiles(weight.detach())
+        self.out_features, self.in_features = shape
+        self.weight = weight
         self.bias = torch.empty(0) if bias is None else bias.detach().float().clone()
         self.gelu = False
 
     def forward(self, x: Tensor) -> Tensor:
-        return linear_tiled(x, self.weight, self.bias, self.out_features, self.gelu)
+        return self.multiply(x, self.weight, self.bias, self.out_features, self.gelu)
 
     @property
     def nbytes(self) -> int:
         return self.weight.nbytes + self.bias.nbytes
+
+
+class TiledLinear(MatrixInTiles):
+    """A matrix in float32 or bfloat16, the dtype of x: weight [M, K], bias [M] or None."""
+
+    multiply = staticmethod(linear_tiled)
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__(weight.shape, tiles(weight.detach()), bias)
 
     @staticmethod
     def bytes_of(num_rows: int, width: int, dtype: torch.dtype, has_bias: bool) -> int:
@@ -98,31 +122,20 @@ class PackedLinear(nn.Module):
         return sum(t.numel() * t.element_size() for t in (self.packed, self.bias) if t is not None)
 
 
-class QuantizedLinear(nn.Module):
-    """A linear layer with its matrix in fewer bits; x is quantised to 8 bits, with a scale for each 64 values.
+class QuantizedLinear(MatrixInTiles):
+    """A matrix in fewer bits; x is quantised to 8 bits, with a scale for each 64 values.
 
-    weight [M, K], bias [M] or None. x of any float dtype; the result has its dtype. gelu: applied to the result (the
-    tanh form). A row's result does not depend on the other rows of x.
+    weight [M, K], bias [M] or None. x of any float dtype; the result has its dtype.
     """
 
     layout: ClassVar[QuantizedLayout]
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__()
-        self.out_features, self.in_features = weight.shape
-        self.weight = torch.empty(self.layout.shape(*weight.shape), dtype=self.layout.dtype)
-        for first in range(0, self.out_features, PIECE):
+        rounded = torch.empty(self.layout.shape(*weight.shape), dtype=self.layout.dtype)
+        for first in range(0, len(weight), PIECE):
             rows = weight[first : first + PIECE].detach().float().numpy()
-            self.weight[first // TILE : (first + PIECE) // TILE] = torch.from_numpy(rounded_tiles(rows, self.layout))
-        self.bias = torch.empty(0) if bias is None else bias.detach().float().clone()
-        self.gelu = False
-
-    def forward(self, x: Tensor) -> Tensor:
-        return linear_quantized(x, self.weight, self.bias, self.out_features, self.gelu)
-
-    @property
-    def nbytes(self) -> int:
-        return self.weight.nbytes + self.bias.nbytes
+            rounded[first // TILE : (first + PIECE) // TILE] = torch.from_numpy(rounded_tiles(rows, self.layout))
+        super().__init__(weight.shape, rounded, bias)
 
     @classmethod
     def bytes_of(cls, num_rows: int, width: int, dtype: torch.dtype, has_bias: bool) -> int:
@@ -158,26 +171,14 @@ def check_groups(width: int) -> None:
         raise ValueError(f"quantization='int4' needs matrices whose width is a multiple of {GROUP}, got {width}")
 
 
-class StoredLinear(nn.Module):
-    """A linear layer with its matrix in a GGUF file's own blocks, which are not rounded again; sums in float32.
+class StoredLinear(MatrixInTiles):
+    """A matrix in a GGUF file's own blocks, which are not rounded again; sums in float32.
 
     raw: the file's rows, uint8 [M, bytes], of a kind in STORED, which their width tells. bias [M] or None. x of any
-    float dtype; the result has its dtype. gelu: applied to the result (the tanh form). A row's result does not depend
-    on the other rows of x.
+    float dtype; the result has its dtype.
     """
 
     def __init__(self, raw: Tensor, in_features: int, bias: Tensor | None) -> None:
-        super().__init__()
-        self.out_features, self.in_features = len(raw), in_features
-        block_bytes = raw.shape[1] // (in_features // BLOCK)
-        [self.kind] = [kind for kind, layout in STORED.items() if layout.block_bytes == block_bytes]
-        self.weight = torch.from_numpy(stored_tiles(raw.numpy(), STORED[self.kind]))
-        self.bias = torch.empty(0) if bias is None else bias.detach().float().clone()
-        self.gelu = False
-
-    def forward(self, x: Tensor) -> Tensor:
-        return linear_stored(x, self.weight, self.bias, self.out_features, self.gelu)
-
-    @property
-    def nbytes(self) -> int:
-        return self.weight.nbytes + self.bias.nbytes
+        group_bytes = TILE * raw.shape[1] // (in_features // BLOCK)
+        [layout] = [layout for layout in STORED.values() if layout.group_bytes == group_bytes]
+        super().__init__((len(raw), in_features), torch.from_numpy(stored_tiles(raw.numpy(), layout)), bias)

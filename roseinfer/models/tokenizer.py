@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
 
-from .load import ModelLoadError, tokenizer_folder
+from .checkpoint import ModelLoadError
+from .load import tokenizer_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

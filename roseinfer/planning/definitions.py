@@ -149,14 +149,15 @@ def summary(requests: Iterable[SequenceTimes], metrics: Iterable[Metric] = METRI
     requests = list(requests)
     found = {}
     for metric in metrics:
-        if values := sorted(value for times in requests for value in metric.values(times)):
-            found[metric.name] = {
-                "count": len(values),
-                "mean": sum(values) / len(values),
-                **{f"p{p}": percentile(values, p) for p in PERCENTILES},
-                "max": values[-1],
-            }
+        if values := [value for times in requests for value in metric.values(times)]:
+            found[metric.name] = {"count": len(values), "mean": sum(values) / len(values), **percentiles(values)}
     return found
+
+
+def percentiles(values: Iterable[float]) -> dict[str, float]:
+    """Return p50, p90, p99 and max of at least one value."""
+    ordered = sorted(values)
+    return {f"p{p}": percentile(ordered, p) for p in PERCENTILES} | {"max": ordered[-1]}
 
 
 def percentile(ordered: Sequence[float], p: int) -> float:

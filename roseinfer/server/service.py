@@ -6,7 +6,8 @@ It sees only responses and disconnects of HTTP.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any, NoReturn, TypeVar
 
@@ -18,7 +19,7 @@ from roseinfer.llm.llm import LLM
 from roseinfer.llm.request import Request
 
 from .answers import Answer, CallAnswer, ChatAnswer, CompletionAnswer, GenerateAnswer
-from .async_engine import AsyncEngine, QueueFull
+from .async_engine import AsyncEngine
 from .errors import CLIENT_GONE, JSON, ApiError, api_error, refusals
 from .lane import LaneFull
 from .logprob_format import TokenTexts
@@ -171,15 +172,19 @@ class Service:
     async def _read(self, http: HttpRequest, read: Callable[[], Awaitable[Response]]) -> Response:
         """Return what read() returns, an answer without the engine, unless the client goes before."""
         try:
-            with refusals():
+            with self._reading():
                 return await first_of(http, read())
         except ClientGone:
             return Response(status_code=CLIENT_GONE)
-        except LaneFull as error:
-            raise self._full() from error
 
-    def _full(self) -> QueueFull:
-        return self.engine.full("the prompts of other requests are being read")
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Turn what reading a client's texts may raise into errors of the API."""
+        try:
+            with refusals():
+                yield
+        except LaneFull as error:
+            raise self.engine.full("the prompts of other requests are being read") from error
 
     def _maker(self, kind: type[Answer], body: SamplingBody, **settings: Any) -> Callable[[OutputStream], Answer]:
         include_usage = bool(body.stream_options and body.stream_options.include_usage)
@@ -201,7 +206,7 @@ class Service:
             raise ApiError(f"prompts and n ask for {num_samples} samples, and {most} may run and wait", "n")
         stream = self.engine.accept(num_samples, only_whole=not is_streamed)
         try:
-            with refusals():
+            with self._reading():
                 requests = await first_of(http, read(), stream.failure())
             self.engine.begin(stream, requests)
             answer = make(stream)
@@ -213,8 +218,6 @@ class Service:
             self.engine.abort(stream)
             if isinstance(error, ClientGone):
                 return Response(status_code=CLIENT_GONE)
-            if isinstance(error, LaneFull):
-                raise self._full() from error
             raise
 
     async def _events(self, answer: Answer) -> AsyncIterator[bytes]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from roseinfer.arguments import require_count, require_positive
+from roseinfer.arguments import require_count, require_not_negative, require_positive
 from roseinfer.llm.template_text import template_text
 
 MOST_PORT = 65_535
@@ -51,8 +51,7 @@ class ServerSettings:
             require_count(name, getattr(self, name), at_least=1)
         for name in ("header_seconds", "body_seconds", "send_seconds", "step_seconds"):
             require_positive(name, getattr(self, name))
-        if not 0 <= self.drain_seconds < float("inf"):
-            raise ValueError(f"drain_seconds must be a number of at least 0, got {self.drain_seconds!r}")
+        require_not_negative("drain_seconds", self.drain_seconds)
         for name in ("host", "served_model_name"):
             if getattr(self, name) == "":
                 raise ValueError(f"{name} must name something, got ''")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-from roseinfer.arguments import require_count, unknown_name
+from roseinfer.arguments import require_count, require_known
 from roseinfer.arrivals import Arrival, require_order
 
 from .cost import Cost
@@ -81,5 +81,4 @@ def check_replicas(num_replicas: int) -> None:
 
 def check_router(router: str) -> None:
     """Raise ValueError for an unknown router."""
-    if router not in ROUTERS:
-        raise ValueError(f"router: unknown value {unknown_name(router, ROUTERS)}")
+    require_known("router", router, ROUTERS)

@@ -11,11 +11,11 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from roseinfer.arguments import require_not_negative
 from roseinfer.engine.config import DTYPE_BYTES
 from roseinfer.models import model_config
 from roseinfer.profiling.data_sheets import data_sheet
 from roseinfer.profiling.floors import StepTerms, step_terms
-from roseinfer.sampling_params import is_number
 
 from .work import StepWork
 
@@ -159,8 +159,7 @@ def floor_cost(gpu: str, spec: str, dtype: str, host_seconds: float = 0.0) -> Fl
 
     Raises ValueError for an unknown GPU, a dtype whose rate its data sheet does not tell, and a host_seconds below 0.
     """
-    if not is_number(host_seconds) or not 0 <= host_seconds < float("inf"):
-        raise ValueError(f"host_seconds must be a number of at least 0, got {host_seconds!r}")
+    require_not_negative("host_seconds", host_seconds)
     sheet = data_sheet(gpu)
     rate = f"fp{8 * DTYPE_BYTES[dtype]}_flops_per_s"
     if rate not in sheet:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from roseinfer.bench.child_process import without_settings_of_ours
 from roseinfer.bench.contenders import ContenderFailed
 from roseinfer.bench.serving import servers
 from roseinfer.bench.serving.client import COMPLETE, FAILED, Outcome
@@ -16,7 +17,7 @@ from roseinfer.bench.serving.dialect import LLAMA, OPENAI, Said
 from roseinfer.bench.serving.plan import Planned
 from roseinfer.bench.serving.result import ContestResult, contest_rows
 from roseinfer.bench.serving.run import check_answer, contest
-from roseinfer.bench.serving.server_process import ServerProcess, without_settings_of_ours
+from roseinfer.bench.serving.server_process import ServerProcess
 from roseinfer.bench.settings import Serve
 from roseinfer.cli.main import main
 
@@ -41,7 +42,7 @@ def fake_llama(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return script
 
 
-def test_both_servers_answer_every_request(fake_llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_both_startedanswer_every_request(fake_llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     flags = "--contenders engine,llama-server --model tiny -X 40 -T 0.2 --prompt-len 3-5 --output-len 2-4 --repeats 2"
     assert main(["bench", "serve", *flags.split(), "--slots", "2", "--clients", "2", "-O", str(tmp_path)]) == 0
     out = capsys.readouterr().out

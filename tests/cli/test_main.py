@@ -216,3 +216,32 @@ def test_aot_says_once_that_it_was_interrupted(monkeypatch, capsys):
     monkeypatch.setattr("roseinfer.kernels.triton_mode.language", lambda: sys)
     assert main(["aot"]) == 130
     assert started["start_new_session"] and capsys.readouterr().err == "interrupted\n"
+
+
+@pytest.mark.parametrize("before", ["", "signal.signal(signal.SIGINT, signal.SIG_IGN)"], ids=["usual", "in background"])
+def test_sigterm_ends_what_a_command_has_started(before):
+    code = f"""
+import signal, time
+from roseinfer.cli.command import exit_status
+from roseinfer.bench.child_process import ChildProcess
+
+class Sleeping(ChildProcess):
+    def wait_until_ready(self):
+        print(self.process.pid, flush=True)
+
+def run():
+    with Sleeping("sleep", ["sleep", "1000"]):
+        time.sleep(1000)
+
+{before}
+exit_status(run, is_process=True)
+"""
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        started = int(process.stdout.readline())
+        os.kill(started, 0)  # it runs
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate()
+    assert process.returncode == 130 and err == "interrupted\n"
+    with pytest.raises(ProcessLookupError):
+        os.kill(started, 0)

@@ -85,7 +85,7 @@ def test_durations(seconds, text):
 def test_every_benchmark_tells_of_each_of_its_runs(command, runs, monkeypatch, capsys):
     seen: list[RunProgress] = []
 
-    for module in ("commands.bench", "commands.simulate", "simulated_costs"):
+    for module in ("commands.bench", "commands.simulate"):
         monkeypatch.setattr(f"roseinfer.cli.{module}.shown_progress", lambda *doing: NotedProgress(seen))
     assert main(command.split()) == 0
     measured = [run for run in seen if "replica" not in run.phase]

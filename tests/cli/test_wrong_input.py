@@ -97,6 +97,8 @@ CASES = [
     ("bench online --scale nan", "--scale must be a number above 0, got nan"),
     ("bench online --requests 99999999999", "--requests must be an integer from 1 to 1,000,000, got 99999999999"),
     ("bench online --rate nan", "--rate must be a number above 0, got nan"),
+    ("bench online --trace nosuch --rate 1", "--rate 1: --trace nosuch has its own times"),
+    ("bench offline --num-drafts 5", "--num-drafts 5: --speculative must name a method that drafts, got None"),
     ("bench online --trace nosuch", "--trace nosuch: there is no such file"),
     ("bench online --trace folder", "--trace folder: cannot be read (Is a directory)"),
     ("bench online --trace wrong.json", "wrong.json, line 1: unknown field 'a', allowed: seconds, prompt_len, output"),
@@ -160,7 +162,7 @@ def test_a_message_names_flags_and_leaves_words_and_limits_alone():
         "a model of that dtype": "a model of that dtype",
         "dtype must be float32": "--dtype must be float32",
         "make prompt_len smaller": "make --prompt-len smaller",
-        "precisions: unknown one": "--dtype: unknown one",
+        "precisions: unknown value": "--dtype: unknown value",
         "no template ('chat_template' in a.json): give chat_template": "no template ('chat_template' in a.json): give "
         "--chat-template",
         "tiny: generation_config.json: top_k must be 1": "tiny: generation_config.json: top_k must be 1",
@@ -176,7 +178,7 @@ def test_a_validation_that_fails_exits_1(monkeypatch, capsys):
     class Off(Validation):
         worst_error = -0.4
 
-    def validated(args):
+    def validated(*given):
         cost = type("Cost", (), {"to_dict": lambda self: {"kind": "fitted"}})()
         return Off(arguments={}, cost=cost, rows=[])
 

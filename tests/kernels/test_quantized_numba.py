@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from other_processors import run_as
 
+from roseinfer.kernels.linear_quantized import linear_quantized
 from roseinfer.kernels.quantized_layout import (
     EIGHT_BITS,
     FOUR_BITS,
@@ -20,7 +21,6 @@ from roseinfer.kernels.quantized_layout import (
     tiles_4,
     tiles_8,
 )
-from roseinfer.kernels.quantized_numba import linear_quantized
 from roseinfer.kernels.tiled_numba import ROWS, TILE
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roseinfer import LLM, SamplingParams
-from roseinfer.kernels.stored_numba import STORED
+from roseinfer.kernels.quantized_layout import STORED
 from roseinfer.models import (
     ModelConfig,
     ModelLoadError,

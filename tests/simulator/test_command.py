@@ -92,7 +92,7 @@ def test_ctrl_c_leaves_what_there_is(monkeypatch, capsys):
         (["--floor", "A100"], "--floor 'A100' is not in roseinfer/data/gpus.json"),
         (["--policies", "fcfs,fair"], "--policies: unknown value 'fair'"),
         (["--replicas", "0"], "--replicas must be an integer from 1 to 4,096, got 0"),
-        (["--replicas", "many"], "--replicas many: must be numbers such as 8,16,32"),
+        (["--replicas", "many"], "--replicas 'many': must be integers with commas between them, such as 1,8,64"),
         (["--rate", "0"], "rate must be a number above 0, got 0.0"),
         (["--rate", "1", "--trace", "x"], "--trace has all of its requests: leave out --rate"),
         (["--trace", "x", "--seed", "0"], "--trace has all of its requests: leave out --seed"),

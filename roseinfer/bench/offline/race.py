@@ -17,7 +17,7 @@ from ..race import Contender, Race, Sample, check_lengths
 from ..settings import OFFLINE, Offline
 from ..token_check import Referee
 from ..workload import Work, batch_of
-from .contenders import NEAR, Tokens, dtypes_of, entered
+from .contenders import NEAR, Tokens, drafting_name, dtypes_of, entered
 from .floor import machine_for, run_floor
 from .prompts import PROMPTS
 from .result import OfflineResult, rows_of
@@ -37,7 +37,7 @@ def offline(
     the reason.
 
     Raises ValueError for a bad argument, TokensDiffer for wrong tokens, ContenderFailed when a contender fails after
-    its warm-up or none is left.
+    its warm-up, none is left, or the drafts that were asked for cannot be made.
     """
     _check(setting, stages)
     spec, device, max_tokens, repeats = setting.model, setting.device, setting.max_tokens, setting.repeats
@@ -51,8 +51,10 @@ def offline(
         return run_floor(model.config, machines[precision], batch_size, prompt_len, max_tokens, *dtypes)
 
     with entered(setting, stages) as (entrants, left_out):
-        if not entrants:
-            raise ContenderFailed(f"no contender can run: {'; '.join(left_out.values())}")
+        asked = drafting_name(setting.drafting) if setting.drafting else None
+        if not entrants or (asked and asked not in [entrant.name for entrant in entrants]):
+            who = f"{asked} cannot" if asked else "no contender can"
+            raise ContenderFailed(f"{who} run: {'; '.join(left_out.values())}")
         prompts = {
             (prompt_len, size): PROMPTS[setting.prompts](model, spec, size, prompt_len, max_tokens, setting.seed)
             for prompt_len, size in product(setting.prompt_lens, setting.batch_sizes)

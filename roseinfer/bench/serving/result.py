@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from roseinfer.arguments import counted
 from roseinfer.display.measured import MachineResult
 from roseinfer.display.text_table import Column, TextTable
-from roseinfer.planning.definitions import PERCENTILE, PERCENTILES, percentile
+from roseinfer.planning.definitions import PERCENTILE, PERCENTILES, percentiles
 
 from ..provenance import where
 from ..race_result import grouped, range_text
@@ -195,8 +195,8 @@ def row_of(plan: Sequence[Planned], outcomes: Sequence[Outcome], limits: Limits)
 
 def stats_of(values: Iterable[float | None]) -> dict[str, float] | None:
     """Compute p50, p90, p99 and max; return None when there is no value."""
-    found = sorted(value for value in values if value is not None)
-    return {f"p{p}": percentile(found, p) for p in PERCENTILES} | {"max": found[-1]} if found else None
+    found = [value for value in values if value is not None]
+    return percentiles(found) if found else None
 
 
 def arrivals_text(arguments: Mapping[str, Any]) -> str:

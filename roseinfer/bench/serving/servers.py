@@ -13,13 +13,14 @@ import torch
 
 from roseinfer.models import Model
 
+from ..child_process import without_settings_of_ours
 from ..contenders import ContenderFailed
 from ..peers import write_model
 from ..peers.process import ENVIRONMENT, HERE, OURS, PYTHON
 from ..settings import SERVERS, Serve, blocks_of
 from .client import Target
 from .dialect import LLAMA
-from .server_process import ServerProcess, engine_command, without_settings_of_ours
+from .server_process import ServerProcess, engine_command
 
 LLAMA_SERVER = ENVIRONMENT / "bin" / "llama-server"
 KV_CACHE = {"float32": "f32", "int8": "f16"}  # of llama.cpp: what it has by default beside weights in 8 bits

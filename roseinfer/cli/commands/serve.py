@@ -96,6 +96,7 @@ def run(args: argparse.Namespace) -> None:
     engine |= {name: value for name in SIZES if (value := getattr(args, name)) is not None}
     for why in dict.fromkeys(config.unused):
         say(f"{args.config}: some keys change nothing here: {why}")
+    check_engine(args.model, engine)
     serving = Serving(
         make_llm=loader(args.model, engine, config.vocab_size),
         model_name=settings.served_model_name or args.model,
@@ -105,7 +106,6 @@ def run(args: argparse.Namespace) -> None:
     replicas = settings_of(Replicas, args)
     if replicas.replicas is not None:
         check_replicas(replicas.replicas, server, engine)
-        check_engine(args.model, engine)
         serve_on_ray(serving, settings, replicas.replicas, engine, replicas.affinity_header)
         return
     if replicas.affinity_header is not None:
@@ -128,7 +128,7 @@ def check_replicas(num_replicas: int, server: dict[str, Any], engine: dict[str, 
 
 
 def check_engine(model: str, engine: dict[str, Any]) -> None:
-    """Check what can be checked of a model and its settings before Ray is started. Raises ValueError."""
+    """Check what can be checked of a model and its settings before a server is there. Raises ValueError."""
     from roseinfer.models import model_config
     from roseinfer.models.weights import check_quantization
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from oracles import prompts_of
 
+from roseinfer.bench.contenders import ContenderFailed
 from roseinfer.bench.offline import offline
 from roseinfer.bench.offline.prompts import PROMPTS, passages_of, repeating, steps_with_drafts
 from roseinfer.bench.settings import Offline
@@ -82,6 +83,11 @@ def test_drafts_are_for_the_engine(spec):
     with pytest.raises(ValueError, match="is for contenders with 'engine', got .'hf'."):
         offline(Offline(model=spec, speculative="ngram", contenders=["hf"]))
     assert {*PROMPTS} == {"random", "repeating"}
+
+
+def test_drafts_that_cannot_be_made_are_an_error(spec):
+    with pytest.raises(ContenderFailed, match=r"^engine \+ ngram cannot run: .*=600 drafts .* at most \d+"):
+        offline(Offline(model=spec, contenders=["engine"], speculative="ngram", num_drafts=600, device="cpu"))
 
 
 def test_the_command_races_the_model_against_itself_in_8_bits(spec, capsys):

@@ -27,7 +27,7 @@ def here(tmp_path, monkeypatch):
 WRONG = {
     "contest run nosuch.py": "file nosuch.py: there is no such file",
     "contest run broken.py": "file broken.py, line 1: is no Python (",
-    "contest run mine.py --workload long": "--workload: unknown one 'long', allowed: mixed, short, turned",
+    "contest run mine.py --workload long": "--workload: unknown value 'long', allowed: mixed, short, turned",
     "contest run mine.py --repeats 0": "--repeats must be an integer of at least 1, got 0",
     "contest run mine.py --board board.json": "board board.json: must be a scoreboard",
     "contest run mine.py --board scores.json --name Mine": "name 'Mine' is taken on scores.json: give another one",

@@ -24,7 +24,7 @@ KEYS = "method, num_tokens, prompt_lookup_max, prompt_lookup_min, model, quantiz
         ({}, "speculative needs a 'method', one of ngram, draft_model, got {}"),
         (
             {"method": "ngrams"},
-            "speculative['method']: unknown one 'ngrams' (nearest: ngram), allowed: ngram, draft_model",
+            "speculative['method']: unknown value 'ngrams' (nearest: ngram), allowed: ngram, draft_model",
         ),
         ({"method": 3}, "speculative['method'] must be one of ngram, draft_model, got 3"),
         (

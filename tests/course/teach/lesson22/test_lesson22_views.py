@@ -121,7 +121,7 @@ def test_a_stub_is_no_entry(monkeypatch):
 
 
 def test_an_unknown_workload_is_refused():
-    with pytest.raises(ValueError, match="workload: unknown one 'long'"):
+    with pytest.raises(ValueError, match="workload: unknown value 'long'"):
         teach.run_contest({"mine": "class A: pass\n"}, workload="long")
 
 

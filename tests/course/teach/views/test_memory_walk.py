@@ -107,7 +107,7 @@ def test_a_key_is_read_when_its_task_comes_to_it():
         ({"lengths": []}, "lengths must hold at least one sequence, got none"),
         ({"lengths": [3, 0]}, "lengths must be an integer of at least 1, got 0"),
         ({"head_dim": 0}, "head_dim must be an integer of at least 1, got 0"),
-        ({"layouts": ["by token"]}, "layouts: unknown one 'by token'"),
+        ({"layouts": ["by token"]}, "layouts: unknown value 'by token'"),
         ({"layouts": ["head-major"] * 2}, "layouts must be a list with each value once"),
         ({"head_dim": 512}, "padded gather must have at most 48 cache lines to be drawn, got 96"),
     ],

@@ -1,0 +1,177 @@
+"""Checkpoint: the files of a model, a folder in Hugging Face's format or a GGUF file, wherever a spec says they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from roseinfer.paths import TINY
+
+from .config import ModelConfig
+from .gguf_file import GgufFile
+from .gguf_folder import CONFIG, GENERATION, ON_THE_HUB, SMOLLM2, TOKENIZER, gguf_folder, gguf_path
+from .hf import config_from_hf, weights_from_gguf, weights_from_hf
+
+CONFIG_FILES = ["config.json", "generation_config.json"]
+TOKENIZER_FILES = ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "*.jinja"]
+MODEL_FILES = [*CONFIG_FILES, *TOKENIZER_FILES, "*.safetensors", "*.safetensors.index.json"]
+OFFLINE_HELP = "'tiny', 'random:gpt2' and local folders work without a network"
+
+
+class ModelLoadError(ValueError):
+    """A model that cannot be loaded. The message says what is wrong with which file or argument."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The files of a model.
+
+    Args:
+        folder: has config.json; of a GGUF file, the folder that is made of it.
+        gguf: the file that has the weights, None for safetensors in the folder.
+    """
+
+    folder: Path
+    gguf: Path | None = None
+
+    @property
+    def path(self) -> Path:
+        """What messages name: the file, or the folder."""
+        return self.gguf or self.folder
+
+    @property
+    def tokenizer(self) -> Path:
+        """The folder with the tokenizer, and its chat template if it has one."""
+        return self.folder / TOKENIZER if self.gguf else self.folder
+
+    @cached_property
+    def hf_config(self) -> dict[str, Any]:
+        return read_json(self.folder / CONFIG)
+
+    @cached_property
+    def generation(self) -> dict[str, Any] | None:
+        """What generation_config.json holds, None without such a file."""
+        path = self.folder / GENERATION
+        return read_json(path) if path.is_file() else None
+
+    @cached_property
+    def config(self) -> ModelConfig:
+        """The model's config. Raises ModelLoadError."""
+        hf, generation = self.hf_config, self.generation
+        try:
+            return config_from_hf(hf, generation)
+        except ValueError as e:
+            raise ModelLoadError(f"{self.folder}: {e}") from e
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield each weight under roseinfer's name. Raises ModelLoadError, or ValueError for wrong names."""
+        if self.gguf is None:
+            return weights_from_hf(_read_tensors(self.folder), self.config)
+        file = GgufFile(self.gguf)
+        return weights_from_gguf(file, self.config, file.computed)
+
+
+def checkpoint_of(spec: str, files: list[str]) -> Checkpoint:
+    """Find the checkpoint of a spec. For a hub id, download `files` (patterns). Raises ModelLoadError."""
+    if spec == "tiny":
+        return Checkpoint(TINY)
+    if gguf := gguf_path(spec):
+        return Checkpoint(_folder_of(gguf), gguf)
+    if spec == SMOLLM2:
+        spec = ON_THE_HUB
+    path = Path(spec).expanduser()
+    if path.is_dir():
+        _refuse_gguf_files(path)
+        return Checkpoint(path)
+    if path.is_file():
+        raise ModelLoadError(f"{spec!r} is a file: give the folder that holds config.json and model.safetensors")
+    if spec.startswith((".", "/", "~")):
+        raise ModelLoadError(f"no such folder: {spec!r}")
+    return Checkpoint(_download(spec, files))
+
+
+def _folder_of(path: Path) -> Path:
+    """Return gguf_folder's. Raises ModelLoadError where there is no such file, or it is no model that can be loaded."""
+    if not path.is_file():
+        raise ModelLoadError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: a GGUF file is wanted")
+    try:
+        return gguf_folder(path)
+    except (ValueError, OSError) as e:
+        raise ModelLoadError(f"{path}: {e}") from e
+
+
+def _refuse_gguf_files(folder: Path) -> None:
+    """Raise ModelLoadError for a folder that has GGUF files in place of a config.json."""
+    names = sorted(path.name for path in folder.glob("*.gguf"))
+    if names and not (folder / "config.json").is_file():
+        raise ModelLoadError(f"{folder} has no config.json, but GGUF files: name one of {', '.join(names)}")
+
+
+def _download(spec: str, files: list[str]) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(spec, allow_patterns=files, etag_timeout=5))
+    except HFValidationError as e:
+        raise ModelLoadError(f"{spec!r} is neither a local folder nor a hub id; {OFFLINE_HELP}") from e
+    except HfHubHTTPError as e:
+        reason = str(e).strip().splitlines()[0]
+        raise ModelLoadError(f"the hub refused {spec!r} (neither is it a local folder): {reason}") from e
+    except (LocalEntryNotFoundError, OSError) as e:
+        raise ModelLoadError(
+            f"{spec!r} is no local folder, is not in the local cache, and the hub cannot be reached; {OFFLINE_HELP}"
+        ) from e
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelLoadError(f"{path} does not exist: not a model folder in HF format") from None
+    except OSError as e:
+        raise ModelLoadError(f"{path} cannot be read: {e.strerror}") from e
+    except (ValueError, RecursionError) as e:
+        raise ModelLoadError(f"{path} is not valid JSON: {e}") from e
+    if not isinstance(data, dict):
+        raise ModelLoadError(f"{path} must hold an object, got {type(data).__name__}")
+    return data
+
+
+def _read_tensors(folder: Path) -> dict[str, Tensor]:
+    """Read all tensors of model.safetensors, or else of the shards that an index names, as transformers does."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    tensors: dict[str, Tensor] = {}
+    for path in _shards(index) if index.is_file() and not whole.is_file() else [whole]:
+        try:
+            found = load_file(path)
+        except FileNotFoundError:
+            raise ModelLoadError(f"{path} does not exist (only safetensors weights are read)") from None
+        except OSError as e:
+            reason = "it is a folder" if path.is_dir() else e.strerror or e
+            raise ModelLoadError(f"{path} cannot be read: {reason}") from e
+        except SafetensorError as e:
+            raise ModelLoadError(f"{path} is truncated or not a safetensors file: {e}") from e
+        if twice := sorted(found.keys() & tensors.keys()):
+            raise ModelLoadError(f"{path}: weight {twice[0]} is in another shard, too")
+        tensors |= found
+    return tensors
+
+
+def _shards(index: Path) -> list[Path]:
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise ModelLoadError(f"{index}: weight_map must be an object of file names, got {weight_map!r:.60}")
+    names = sorted(set(weight_map.values()))
+    if outside := [name for name in names if Path(name).name != name]:
+        raise ModelLoadError(f"{index}: weight_map names {outside[0]!r}, which is no file of this folder")
+    return [index.parent / name for name in names]
