@@ -3,9 +3,12 @@ tries all of all exercises: `python -m tools.mutants`."""
 
 from __future__ import annotations
 
+from functools import cache
+from time import sleep
+
 import pytest
 
-from tools.mutants.judge import FEWEST, Bench, listed_as_right, mutants, sample, solutions
+from tools.mutants.judge import FEWEST, LONGER, Bench, listed_as_right, mutants, sample, solutions
 from tools.mutants.mutations import mutations
 from tools.mutants.sql_mutations import sql_mutations
 
@@ -135,3 +138,16 @@ def test_a_sample_of_mutants_is_refused(exercise_id):
     tried = [mutant for mutant in sample(exercise_id, OF_EACH) if mutant.id not in RIGHT.get(exercise_id, {})]
     assert [mutant.change for mutant in tried if bench.judge(mutant.source)[0]] == []
     bench.require_solution("after its mutants")
+
+
+def test_a_checker_that_remembers_an_answer_sets_no_shorter_limit(monkeypatch):
+    bench = Bench("00.1")
+
+    @cache
+    def judge(source):
+        sleep(0.2)
+        return True, ""
+
+    monkeypatch.setattr(bench, "judge", judge)
+    bench.set_limit()
+    assert bench.seconds >= 1 + LONGER * 0.2

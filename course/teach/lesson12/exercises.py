@@ -33,10 +33,7 @@ def _draw_shape(rng: Random) -> tuple[int, int, int, int]:
     return rng.randint(1, layers), 8 * rng.randint(1, eights), 2 * rng.randint(10, pairs), rng.choice((32, 16, 8, 4))
 
 
-SHAPES = [
-    *((1, 8, 20, bits) for bits in (32, 16, 8, 4)),
-    *draw(_draw_shape),
-]
+SHAPES = [*((1, 8, 20, bits) for bits in (32, 16, 8, 4)), *draw(_draw_shape)]
 ROWS_OF_ALL = "num_layers * (3 + 1 + 4 + 1) * width + vocab_size"
 BYTE_MISTAKES = {
     "every step multiplies by the output matrix, too": {" + vocab_size * width": "", " + vocab_size": ""},
@@ -101,7 +98,6 @@ MATRICES = [
     (torch.zeros(2, 3),),
     *((times * _near_multiples(Random(0), 2, 3, 3),) for times in (1, TINY, LARGE)),
     (_near_multiples(Random(1), 3, 700, 700),),
-    (_near_multiples(Random(2), 40, 5, 5),),
 ]
 WRAP = {".to(torch.int8)": ".int().to(torch.int8)"}  # the conversion of a float past 127 depends on the processor
 SCALE_MISTAKES = {
@@ -150,10 +146,6 @@ PRODUCT_MISTAKES = {
 }
 
 
-def _draw_product(rng: Random) -> tuple[Tensor, Tensor, Tensor]:
-    return _product_of(rng, rng.choice((1, 3, 63, 64, 65, 128, 130, 192)))
-
-
 def _product_of(rng: Random, width: int) -> tuple[Tensor, Tensor, Tensor]:
     x = _near_multiples(rng, rng.randint(1, 3), width, GROUP)
     if rng.random() < 0.2:
@@ -163,7 +155,12 @@ def _product_of(rng: Random, width: int) -> tuple[Tensor, Tensor, Tensor]:
 
 QUANTIZE = solution("12.2", torch=torch)
 X, VALUES, SCALES = _product_of(Random(0), 70)
-PRODUCTS = [*draw(_draw_product, number=60), _product_of(Random(0), 700), (TINY * X, VALUES, SCALES / TINY)]
+WIDTHS = (1, 3, 63, 64, 65, 128, 130, 192)
+PRODUCTS = [
+    *draw(lambda rng: _product_of(rng, rng.choice(WIDTHS)), number=60),
+    _product_of(Random(0), 700),
+    (TINY * X, VALUES, SCALES / TINY),
+]
 register(
     "12.3",
     Comparison(
@@ -181,7 +178,6 @@ GROUP_SCALE_MISTAKES = {
     "one scale for a whole row; each group has its own": {
         SIGNED: "weight.gather(1, weight.abs().argmax(1, True))[:, None].expand(-1, groups.shape[1], 1)"
     },
-    "with the largest value at 7, the number -8 is of no use": {SIGNED: "groups.abs().amax(2, True)", "/ -8": "/ 7"},
     "a largest value that is positive becomes 8, which is cut to 7: give its scale the other sign": {
         SIGNED: "groups.abs().amax(2, True)",
         "/ -8": "/ 8",
@@ -204,10 +200,6 @@ PACKING_MISTAKES = {
 }
 
 
-def _draw_groups(rng: Random) -> tuple[Tensor, int]:
-    return _groups_of(rng, rng.randint(1, 4), rng.randint(1, 3), rng.choice((2, 4, 6, 8)))
-
-
 def _groups_of(rng: Random, num_rows: int, num_groups: int, group: int) -> tuple[Tensor, int]:
     """Draw values of which some are near 8; one group may be zeros."""
     generator = torch.Generator().manual_seed(rng.randrange(2**31))
@@ -223,10 +215,8 @@ def _groups_of(rng: Random, num_rows: int, num_groups: int, group: int) -> tuple
 
 
 GROUPS = [
-    *draw(_draw_groups),
+    *draw(lambda rng: _groups_of(rng, rng.randint(1, 4), rng.randint(1, 3), rng.choice((2, 4, 6, 8)))),
     (torch.zeros(2, 4), 2),
-    (torch.tensor([[8.0, -7.75]]), 2),
-    (torch.tensor([[-8.0, 3.0, 1.0, -0.5]]), 2),
     (TINY * torch.tensor([[-8.0, 3.0, 1.0, -0.5]]), 2),
     _groups_of(Random(0), 9, 20, 32),
 ]
@@ -249,6 +239,8 @@ MODELS: dict[str, Callable[[], Model]] = {
     "an untied output matrix": lambda: small_llama("qwen2", tie_embeddings=False),
 }
 ROWS = (1, 3, 16, 70)
+BEYOND_FP16 = 2**18
+MOST_ERROR = 0.1
 
 
 @exercise("12.5")
@@ -284,9 +276,6 @@ def _judge_half(answer: type[Stage], name: str) -> None:
     error = float((got - want).abs().max() / want.abs().max())
     if not error < MOST_ERROR:
         raise Wrong(f"{name}: logits are off by {error:.0%} of the largest; 16 bits explain at most {MOST_ERROR:.0%}")
-
-
-MOST_ERROR = 0.1
 
 
 def _products(model: Model) -> list[tuple[str, nn.Module, int]]:
@@ -335,5 +324,4 @@ def _draw_layer(rng: Random) -> tuple[int, int, bool, int, int]:
     return rng.randint(1, 40), rng.randint(1, 70), rng.random() < 0.5, rng.choice(ROWS), rng.choice((1, 1, BEYOND_FP16))
 
 
-BEYOND_FP16 = 2**18
 LAYERS = draw(_draw_layer)

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from roseinfer.arguments import each_once, require_count
 from roseinfer.display.chart import Chart
 
 from .rounding_chart import chart_of
-from .text_price import LEVELS
+from .text_price import rounded
 
 SHORTEST, LONGEST = 16, 256  # values of a row that can be drawn
 TIMES_DECIMALS = 2  # the slider has its value beside it
 SCALE_BYTES = 4  # a scale is in float32
-
-
-@dataclass(frozen=True)
-class Rounded:
-    """What rounding a row with a scale for each `group` values costs, counted and measured.
-
-    zeros: values that become 0. error: the mean of |x - rounded| / |x|. bytes_per_value: with the scales.
-    """
-
-    group: int
-    zeros: int
-    error: float
-    bytes_per_value: float
 
 
 def walk_rounding(row: Tensor, groups: Sequence[int] = (64, 32, 16)) -> Chart:
@@ -55,29 +42,22 @@ def walk_rounding(row: Tensor, groups: Sequence[int] = (64, 32, 16)) -> Chart:
     other = max(abs(value) for i, value in enumerate(values) if i != place)
     times = round(abs(values[place]) / other, TIMES_DECIMALS)
     values[place] = times * other if values[place] > 0 else -times * other  # as the page computes it
-    settings = [rounded(values, size) for size in sizes]
-    return Chart(chart_of(values, place, other, times, sizes), _facts(len(values), times, settings))
+    return Chart(chart_of(values, place, other, times, sizes), _facts(values, times, sizes))
 
 
-def rounded(values: Sequence[float], group: int) -> Rounded:
-    errors, zeros = [], 0
-    starts = range(0, len(values), group)
-    for start in starts:
-        part = values[start : start + group]
-        step = max(map(abs, part)) / LEVELS
-        for value in filter(None, part):
-            level = round(value / step)
-            zeros += level == 0
-            errors.append(abs(value - level * step) / abs(value))
-    return Rounded(group, zeros, sum(errors) / len(errors), 1 + SCALE_BYTES * len(starts) / len(values))
-
-
-def _facts(length: int, times: float, settings: list[Rounded]) -> str:
+def _facts(values: Sequence[float], times: float, sizes: Sequence[int]) -> str:
+    """Say for each group size how many values become 0, the mean of |x - rounded| / |x|, and the bytes with scales."""
+    row = torch.tensor(values, dtype=torch.float64)
+    length, is_there = len(row), row != 0
     lines = [f"{length} values, the outlier {times:.1f} times the largest other one"]
-    for one in settings:
-        shared = "one scale for the row" if one.group == length else f"a scale for {one.group}"
+    for group in sizes:
+        got = rounded(row, group)
+        zeros = int((is_there & (got == 0)).sum())
+        error = float(((row - got) / row)[is_there].abs().mean())
+        num_bytes = length + SCALE_BYTES * -(-length // group)
+        shared = "one scale for the row" if group == length else f"a scale for {group}"
         lines.append(
-            f"{shared}: {one.zeros} of {length} round to 0, mean relative error {one.error:.1%}, "
-            f"{one.bytes_per_value:.4f} bytes per value"
+            f"{shared}: {zeros} of {length} round to 0, "
+            f"mean relative error {error:.1%}, {num_bytes / length:.4f} bytes per value"
         )
     return "\n".join(lines)

@@ -63,7 +63,7 @@ def round_inputs(model: Model, group: int = ROW) -> Model:
     """
     for layer in model.modules():
         if isinstance(layer, nn.Linear):
-            layer.register_forward_pre_hook(lambda layer, args: (_rounded(args[0], group),))
+            layer.register_forward_pre_hook(lambda layer, args: (rounded(args[0], group),))
     return model
 
 
@@ -77,7 +77,7 @@ def round_weights(model: Model, bits: int, group: int = ROW) -> Model:
         raise ValueError(f"bits must be at least 2, for a sign and a step, got {bits}")
     for layer in model.modules():
         if isinstance(layer, nn.Linear):
-            layer.weight.copy_(_rounded(layer.weight, group, bits))
+            layer.weight.copy_(rounded(layer.weight, group, bits))
     return model
 
 
@@ -103,7 +103,7 @@ def largest_over_median(model: Model, token_ids: list[int], layer: int) -> Table
     return table(rows, list(formats), formats=formats)
 
 
-def _rounded(x: Tensor, group: int, bits: int = 8) -> Tensor:
+def rounded(x: Tensor, group: int, bits: int = 8) -> Tensor:
     levels = 2 ** (bits - 1) - 1  # on either side of 0
     parts = []
     for part in x.split(group, dim=-1):

@@ -10,10 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numba import njit
-from numba.core.compiler import Compiler, CompilerBase, DefaultPassBuilder
-from numba.core.compiler_machinery import FunctionPass, PassManager, register_pass
 from numba.core.errors import NumbaError
-from numba.core.typed_passes import ParforPass
 from torch import Tensor
 
 from roseinfer.kernels.paged_numba import SUMS
@@ -69,43 +66,21 @@ def run_loops(
     return call
 
 
-class _Accepted(Exception):
-    """Raised in place of making machine code."""
-
-
-@register_pass(mutates_CFG=False, analysis_only=True)
-class _Accept(FunctionPass):
-    _name = "accept"
-
-    def __init__(self) -> None:
-        super().__init__()
-
-    def run_pass(self, state: Any) -> bool:
-        raise _Accepted
-
-
-class UpToMachineCode(CompilerBase):
-    """Numba's compiler until types are known and loops are parallel. For whole arrays, machine code takes seconds."""
-
-    def define_pipelines(self) -> list[PassManager]:
-        passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
-        passes.add_pass_after(_Accept, ParforPass)
-        passes.finalize()
-        return [passes]
-
-
-def require_compiled(
-    answer: Any, make: Make, right: Callable[..., Tensor], *case: Any, compiler: type[CompilerBase] = Compiler
-) -> None:
-    """Run a case with the function compiled, and raise Wrong for what Numba refuses or only threads get wrong."""
+def output_of(make: Make, answer: Callable[..., Any], *case: Any) -> np.ndarray:
+    """Return what a function writes to `out`, called as it is."""
     arrays = make(*case)
+    with np.errstate(all="ignore"):
+        answer(*arrays.values())
+    return np.array(arrays["out"])
+
+
+def require_compiled(answer: Any, arrays: Arrays, right: Any) -> None:
+    """Run the function compiled, and raise Wrong for what Numba refuses or only threads get wrong."""
     try:
-        njit(parallel=True, fastmath=SUMS, pipeline_class=compiler)(python_of(answer))(*arrays.values())
-    except _Accepted:
-        return
+        njit(parallel=True, fastmath=SUMS)(python_of(answer))(*arrays.values())
     except (NumbaError, ImportError) as error:  # np.dot wants SciPy
         raise Wrong(f"right as plain Python, but Numba cannot compile it: {first_lines(error)}") from error
-    if message := explain_values(arrays["out"], right(*case)):
+    if message := explain_values(arrays["out"], right):
         raise Wrong(f"right as plain Python, wrong when it is compiled: {message}")
 
 

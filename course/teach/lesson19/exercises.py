@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 from typing import Any
 
 from ..exercises.as_solved import as_solved
 from ..exercises.drawn import Comparison, draw, inputs
-from ..exercises.exercise import exercise, register
+from ..exercises.exercise import register
 from ..exercises.solutions import solution
-from .distribution_checks import DISTRIBUTIONS, require_own_rng
+from .distribution_checks import DISTRIBUTIONS, check_distribution
 
 # 19.1
 
@@ -26,16 +25,11 @@ LOOKUP_MISTAKES = {
     "an earlier place may overlap the last tokens: it only has to begin before them": {
         STARTS: "range(len(token_ids) - 2 * size, -1, -1)"
     },
-    "an earlier place may begin at index 0": {STARTS: "range(len(token_ids) - size - 1, 0, -1)"},
     "the draft begins after the match, not at its beginning": {DRAFT: "token_ids[start : start + num_tokens]"},
-    "the draft goes no further than the end of the text": {
-        DRAFT: "[token_ids[after + i % (len(token_ids) - after)] for i in range(num_tokens)]"
-    },
     "fewer than num_tokens may follow the match: return those": {
         DRAFT: f"{DRAFT} if after + num_tokens <= len(token_ids) else []"
     },
     "if the last `longest` tokens are nowhere, look for fewer": {SIZES: "[longest]"},
-    "`shortest` tokens are looked up, too": {SIZES: "range(longest, shortest, -1)"},
 }
 
 
@@ -48,8 +42,7 @@ def _draw_text(rng: Random) -> tuple[Any, ...]:
 
 
 def _describe_lookup(*case: Any) -> str:
-    names = ("token_ids", "num_tokens", "longest", "shortest")[: len(case)]
-    return inputs(*names)(*case)
+    return inputs(*("token_ids", "num_tokens", "longest", "shortest")[: len(case)])(*case)
 
 
 TEXTS = [
@@ -65,15 +58,13 @@ TEXTS = [
     *(([1, base + 1, 7, 2, 1], 2) for base in (1000, 50_257, 65_536, 100_000)),
     *draw(_draw_text, 120),
 ]
-LOOKUP = as_solved("19.1", LOOKUP_MISTAKES)
-register("19.1", Comparison(TEXTS, LOOKUP, _describe_lookup))
+register("19.1", Comparison(TEXTS, as_solved("19.1", LOOKUP_MISTAKES), _describe_lookup))
 
 # 19.2
 
 RIGHT, TOKENS = "draft[num_right] == chosen[num_right]", "chosen[: num_right + 1]"
 ACCEPT_MISTAKES = {
     "the model's own token after the accepted ones is missing": {TOKENS: "chosen[:num_right]"},
-    "when the whole draft is accepted, the last row gives one more token": {TOKENS: f"{TOKENS}[: max(len(draft), 1)]"},
     "the rows after a rejected token were computed on a wrong text: their choices do not count": {TOKENS: "chosen"},
     "in the place of a rejected token comes the model's, not the draft's": {
         TOKENS: "[*draft, chosen[-1]][: num_right + 1]"
@@ -105,14 +96,7 @@ ROWS = [
 ]
 register("19.2", Comparison(ROWS, as_solved("19.2", ACCEPT_MISTAKES), inputs("draft", "chosen")))
 
-# 19.3
-
-
-@exercise("19.3", DISTRIBUTIONS)
-def rejection_sampling(answer: Callable[..., Any]) -> None:
-    DISTRIBUTIONS(answer)
-    require_own_rng(answer)
-
+register("19.3", check_distribution, DISTRIBUTIONS)
 
 # 19.4
 
@@ -123,13 +107,11 @@ TIMES_MISTAKES = {
         "acceptance * expected": "acceptance * len(speeds)"
     },
     "a step gives the model's own token, too, whatever is accepted": {SPEED: "(expected - 1) / time"},
-    "with k drafted tokens a step gives up to k + 1": {SPEED: "(expected - acceptance ** len(speeds)) / time"},
     "a ** k is the chance that all k are accepted: a step with fewer accepted ones gives tokens, too": {
         "acceptance * expected": "acceptance ** len(speeds) * len(speeds)"
     },
     "more tokens per step are not more tokens per second: divide by the time of the step": {SPEED: "expected"},
     "of equally fast ones, return the smallest": {BEST: "max(range(len(speeds)), key=lambda k: (speeds[k], k))"},
-    "a draft of 0 tokens may be the best": {"max(speeds)": "max(speeds[1:] or speeds)"},
     "the speed may fall and rise again: compare all k": {
         BEST: "next((k for k in range(len(speeds) - 1) if speeds[k + 1] <= speeds[k]), len(speeds) - 1)"
     },

@@ -68,11 +68,7 @@ class Arena:
         shape = self.tensors[name].shape
         if len(shape) < 2:
             return f"{name}[{offset}]"
-        index = (self.index_map(name) == offset).nonzero()
-        return f"{name}[{', '.join(map(str, index[0].tolist()))}]" if len(index) else f"{name} at offset {offset}"
-
-    def index_map(self, name: str) -> Tensor:
-        """Return the offset of each element of a tensor from the start of its memory, in the tensor's shape."""
         view, place = self.tensors[name], self.places[name]
-        offsets = torch.arange(place.size)
-        return offsets.as_strided(view.shape, view.stride(), view.storage_offset() - place.start)
+        offsets = torch.arange(place.size).as_strided(shape, view.stride(), view.storage_offset() - place.start)
+        index = (offsets == offset).nonzero()
+        return f"{name}[{', '.join(map(str, index[0].tolist()))}]" if len(index) else f"{name} at offset {offset}"

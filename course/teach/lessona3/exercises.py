@@ -36,13 +36,13 @@ def _draw_any(rng: Random) -> Case:
 
 register_rung(
     RUNGS["a3.1"],
-    [(2, 2), (4, 2), (32, 16), *draw(_draw_whole)],
+    [(32, 16), *draw(_draw_whole)],
     _sum_mistakes(mask=""),
     inputs("n", "BLOCK"),
 )
 register_rung(
     RUNGS["a3.2"],
-    [(1, 2), (3, 2), (17, 16), (90, 4), *draw(_draw_any)],
+    [(17, 16), (90, 4), *draw(_draw_any)],
     _sum_mistakes(mask=", mask=real"),
     inputs("n", "BLOCK"),
 )
@@ -50,10 +50,8 @@ register_rung(
 
 # a3.3 and a3.4
 
-FIRST_ROW = "every program loads the first row: row r begins at r * num_columns"
 MASKED_LANES = "masked lanes take part: with other=-inf they are never the largest, and their exp is 0"
 OFFSET_COMPARED = "the mask compares the offset with num_columns: compare the column"
-LAST_COLUMN = "the last column is left out: column < num_columns"
 
 
 def _draw_matrix(rng: Random) -> tuple[int, int]:
@@ -66,11 +64,11 @@ def _describe_matrix(rows: int, columns: int) -> str:
 
 register_rung(
     RUNGS["a3.3"],
-    [(1, 1), (1, 3), (2, 3), (2, 90), *draw(_draw_matrix)],
+    [(1, 3), (2, 90), *draw(_draw_matrix)],
     {
         "every program sums up the first row: row r begins at r * num_columns": {"row * num_columns + ": ""},
         "row r begins at r * num_columns, not at r": {"row * num_columns": "row"},
-        LAST_COLUMN: {"< num_columns": "< num_columns - 1"},
+        "the last column is left out: column < num_columns": {"< num_columns": "< num_columns - 1"},
         OFFSET_COMPARED: {"mask=column": "mask=row * num_columns + column"},
         "the mask is the wrong way round: it must be True for the columns of x": {"< num_columns": "< 0"},
     },
@@ -82,7 +80,6 @@ register_rung(
     RUNGS["a3.4"],
     [
         (1, 3, 1.0, 0.0),
-        (2, 3, 1.0, 0.0),
         (2, 5, 1.0, -800.0),  # masked lanes of a low number, and not low enough
         (2, 90, 1.0, 0.0),
         *draw(lambda rng: (*_draw_matrix(rng), *rng.choice(SCALES))),
@@ -90,7 +87,7 @@ register_rung(
     {
         MASKED_LANES: {'other=float("-inf")': "other=0.0"},
         "it is not divided by the sum": {" / tl.sum(weights, axis=0)": ""},
-        FIRST_ROW: {"x + at": "x + column"},
+        "every program loads the first row: row r begins at r * num_columns": {"x + at": "x + column"},
     },
     lambda rows, columns, scale, shift: (
         f"{_describe_matrix(rows, columns)}, values of about {scale:g} around {shift:g}"
@@ -125,7 +122,7 @@ register_rung(
         (4, 4, "wide", 4),
         (4, 4, "every other column", 2),
         (20, 40, "transposed", 2),
-        *draw(_draw_product, 43),
+        *draw(_draw_product),
     ],
     {
         "no element of w is added up: is the mask the wrong way round?": {REAL: f"{REAL} & (column < 0)[None, :]"},
@@ -138,7 +135,6 @@ register_rung(
         "every program loads the first ROWS rows: program p's begin at p * ROWS": {
             "row[:, None] * stride_row": "(row % ROWS)[:, None] * stride_row"
         },
-        LAST_COLUMN: {"column < num_columns": "column < num_columns - 1"},
     },
     lambda rows, columns, layout, tile: (
         f"w [{rows}, {columns}] {layout}, strides {weights(rows, columns, layout).stride()}, ROWS={tile}"
@@ -148,7 +144,10 @@ register_rung(
 
 # a3.6
 
-NEW_TOP = "the new top is the larger of the old one and the tile's largest value"
+NAN_OF_TOP = (
+    "exp overflows above 88, or total is 0: top begins at -inf, and not at 0, the factor exp(top - new_top) is not "
+    "upside down, and the new top is the larger of the old one and the tile's largest value"
+)
 KINDS = ("", "falling", "rising", "rising", "large", "far below 0")
 
 
@@ -157,22 +156,9 @@ def _draw_long(rng: Random) -> Case:
     return rng.choice((1, 1, 2)), rng.randint(1, 2 * tile + 1), rng.choice(KINDS), tile
 
 
-def _nan_of_long(rows: int, columns: int, kind: str, tile: int) -> str:
-    if kind == "far below 0":
-        return f"total is 0: top begins at -inf, and not at 0, and {NEW_TOP}"
-    factor = "the factor exp(top - new_top) is not upside down"
-    return f"exp overflows above 88, or total is 0: top begins at -inf, {factor}, and {NEW_TOP}"
-
-
 register_rung(
     RUNGS["a3.6"],
-    [
-        (1, 1, "", 2),
-        (1, 4, "rising", 2),
-        (1, 7, "far below 0", 4),
-        (1, 70, "rising", 2),
-        *draw(_draw_long),
-    ],
+    [(1, 7, "far below 0", 4), (1, 70, "rising", 2), *draw(_draw_long)],
     {
         "total is not rescaled: where the maximum grows, multiply it by exp(top - new_top) before top is replaced": {
             "total * tl.exp(top - new_top)": "total"
@@ -188,10 +174,9 @@ register_rung(
         MASKED_LANES: {'other=float("-inf")': "other=0.0"},
         "it is not divided by total": {" / total": ""},
         "total is that of the last tile: it must add up over all tiles": {"total * tl.exp(top - new_top) + ": ""},
-        FIRST_ROW: {"x + row + column": "x + column"},
     },
     lambda rows, columns, kind, tile: f"x [{rows}, {columns}]{kind and ', values ' + kind}, TILE={tile}",
-    if_nan=_nan_of_long,
+    if_nan=NAN_OF_TOP,
     budget={"x": 2, "out": 0},
 )
 
@@ -200,8 +185,6 @@ register_rung(
 
 INDEX = "the index is used as the block's id: the id is what block_table holds at that index"
 UNSCALED = "the scores are not multiplied by scale"
-OWN_SCALE = "the scores are multiplied by HEAD_DIM ** -0.5: the factor is the argument scale"
-SLOTS = "block b begins at b * BLOCK_SIZE slots: slot s of it is at (b * BLOCK_SIZE + s) * HEAD_DIM"
 
 
 def _draw_scores(rng: Random) -> Case:
@@ -211,15 +194,16 @@ def _draw_scores(rng: Random) -> Case:
 
 register_rung(
     RUNGS["a3.7"],
-    [(1, 2, 4), (3, 2, 4), (8, 8, 4), (40, 2, 4), *draw(_draw_scores)],
+    [(8, 8, 4), (40, 2, 4), *draw(_draw_scores)],
     {
         INDEX: {"tl.load(block_table + index)": "index"},
         "every program reads the first block: program p's id is block_table[p]": {"block_table + index": "block_table"},
         UNSCALED: {" * scale": ""},
-        OWN_SCALE: {" * scale": " * HEAD_DIM**-0.5"},
-        SLOTS: {"block * BLOCK_SIZE + slot": "block + slot"},
-        "a slot is HEAD_DIM values wide: the slot's number is multiplied by HEAD_DIM": {
-            "(block * BLOCK_SIZE + slot[:, None]) * HEAD_DIM": "block * BLOCK_SIZE + slot[:, None]"
+        "the scores are multiplied by HEAD_DIM ** -0.5: the factor is the argument scale": {
+            " * scale": " * HEAD_DIM**-0.5"
+        },
+        "block b begins at b * BLOCK_SIZE slots: slot s of it is at (b * BLOCK_SIZE + s) * HEAD_DIM": {
+            "block * BLOCK_SIZE + slot": "block + slot"
         },
     },
     inputs("context_len", "BLOCK_SIZE", "HEAD_DIM"),
@@ -239,8 +223,6 @@ def _describe_attention(context_len: int, block_size: int, head_dim: int, kind: 
 register_rung(
     RUNGS["a3.8"],
     [
-        (1, 2, 4, ""),
-        (3, 2, 4, ""),
         (9, 4, 4, "large"),
         (3, 2, 4, "far below 0"),
         (40, 2, 4, "rising"),
@@ -248,7 +230,6 @@ register_rung(
     ],
     {
         "acc is not rescaled: multiply it by exp(top - new_top) before top is replaced": {"acc * shrink": "acc"},
-        "total is not rescaled: multiply it by exp(top - new_top) before top is replaced": {"total * shrink": "total"},
         "total and acc are not rescaled: multiply both by exp(top - new_top) before top is replaced": {" * shrink": ""},
         "slots after the last token take part in the softmax: their score must be -inf": {'float("-inf"))': "0.0)"},
         "it is not divided by total": {"acc / total": "acc"},
@@ -259,11 +240,8 @@ register_rung(
         INDEX: {"tl.load(block_table + start // BLOCK_SIZE)": "start // BLOCK_SIZE"},
         "every tile is the first block: the table's entry is start // BLOCK_SIZE": {" + start // BLOCK_SIZE": ""},
         UNSCALED: {" * scale": ""},
-        OWN_SCALE: {" * scale": " * HEAD_DIM**-0.5"},
     },
     _describe_attention,
-    if_nan="exp overflows above 88, or total is 0: top begins at -inf, the loop and the mask go to context_len, the "
-    "factor exp(top - new_top) is not upside down, and the new top is the larger of the old one and the tile's largest "
-    "score",
+    if_nan=f"{NAN_OF_TOP}, and the loop and the mask go to context_len",
     budget={"k_cache": 1, "v_cache": 1},
 )

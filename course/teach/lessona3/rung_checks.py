@@ -20,12 +20,10 @@ from ..exercises.tensor_checks import require_unchanged
 from ..exercises.wrong import Failed, Wrong
 from ..measure.kernel_loads import plain_function
 from .arena import Arena
-from .rung_record import record_launch
 from .rungs import Rung, solved
 from .source_hints import calls_softmax, hint_of
-from .watch import Descriptor, Launch, Record, WrongAccess, innermost, recorded
+from .watch import Launch, Record, WrongAccess, run_recorded
 
-WITH_TILES = ("a3.5", "a3.7", "a3.8", "23.2", "23.3")  # of two dimensions
 UNFIT = (
     "two tiles do not fit. A mask of rows or slots needs [:, None] beside a tile with two dimensions. tl.sum over "
     "axis=1 leaves a value per row or slot, over axis=0 one per column"
@@ -42,12 +40,12 @@ def register_rung(
     cases: Sequence[Case],
     mistakes: Mistakes,
     describe: Describe,
-    if_nan: str | Callable[..., str] = "",
+    if_nan: str = "",
     budget: Mapping[str, int] | None = None,
 ) -> None:
     """Register the checker of a rung.
 
-    if_nan: what NaN means that comes from no load, or what it means on a case.
+    if_nan: what NaN means that comes from no load.
     budget: how often a value of a tensor may be loaded at most.
     """
     known = {why: partial(_out_of, rung, tuple(changes.items())) for why, changes in mistakes.items()}
@@ -69,7 +67,7 @@ def register_rung(
                 raise
             raise Wrong(f"{wrong}{'' if str(wrong)[-1] in '.?' else '.'} In your kernel: {hint}") from wrong
         if budget and triton_mode.MODE == "interpret":
-            _require_budget(record_launch(rung.launch(*rung.shown), answer), budget)
+            _require_budget(run_recorded(rung.launch(*rung.shown), answer)[0], budget)
 
     register(rung.id, check, comparison)
 
@@ -83,28 +81,23 @@ def _out_of(rung: Rung, changes: tuple[tuple[str, str], ...], *case: Any) -> Ten
         return launch.run(solved(rung.id, changes), arena).cpu().clone()
 
 
-def _run(rung: Rung, kernel: Any, *case: Any, if_nan: str | Callable[..., str]) -> Tensor:
+def _run(rung: Rung, kernel: Any, *case: Any, if_nan: str) -> Tensor:
     """Return `out` of the launch. Raises Wrong for an access that is wrong, whatever the values are."""
     launch = rung.launch(*case)
     if triton_mode.MODE == "compile":
         return run_unwatched(launch, kernel, "cuda")
-    arena = Arena(launch.tensors)
     try:
-        with recorded(arena, launch.programs) as found:
-            out = launch.run(kernel, arena)
-    except Exception as error:
-        error = innermost(error)
-        if isinstance(error, Descriptor):
-            raise Wrong(str(error)) from error
-        if isinstance(error, WrongAccess):
-            raise Wrong(f"{error}. {error.hint}") from error
-        if rung.id in WITH_TILES and isinstance(error, ValueError) and "incompatible" in str(error):
+        found, arena = run_recorded(launch, kernel)
+    except WrongAccess as error:
+        raise Wrong(f"{error}. {error.hint}") from error
+    except ValueError as error:
+        if "incompatible" in str(error):
             error.args = (f"{error}: {UNFIT}",)
-        raise error
+        raise
+    out = arena.tensors["out"]
     _require_parts(found, arena)
     if out.isnan().any():
-        meaning = if_nan if isinstance(if_nan, str) else if_nan(*case)
-        raise Wrong(_explain_nan(found, arena, meaning, lambda: launch.run(kernel, Arena(launch.tensors))))
+        raise Wrong(_explain_nan(found, arena, if_nan, lambda: launch.run(kernel, Arena(launch.tensors))))
     return out.clone()
 
 

@@ -18,9 +18,8 @@ from typing import Any
 from roseinfer.kernels import triton_mode
 
 from ..measure.kernel_loads import plain_function
-from .arena import Arena
 from .rungs import RUNGS, Case, find_rung, require_case
-from .watch import Launch, Record, WrongAccess, innermost, recorded
+from .watch import Record, WrongAccess, run_recorded
 
 HEADER = "from roseinfer import triton_mode\ntl = triton_mode.language()\n"  # what the notebook's set-up gives a kernel
 PLACE = "<a kernel of a notebook>"
@@ -52,20 +51,11 @@ def record_rung(rung_id: str, *case: Any, kernel: Any = None) -> Record:
 
 def record(rung_id: str, case: Case, kernel: Any) -> Record:
     """Record a rung's launch in this process, which must interpret kernels. Raises NotRecorded."""
-    return record_launch(find_rung(rung_id).launch(*case), kernel)
-
-
-def record_launch(launch: Launch, kernel: Any) -> Record:
-    """Record a launch of a kernel in this process, which must interpret kernels. Raises NotRecorded."""
-    arena = Arena(launch.tensors)
     try:
-        with recorded(arena, launch.programs) as found:
-            launch.run(kernel, arena)
+        return run_recorded(find_rung(rung_id).launch(*case), kernel)[0]
     except Exception as error:
-        error = innermost(error)
         said = str(error) if isinstance(error, WrongAccess) else f"it raised {type(error).__name__}: {error}"
         raise NotRecorded(said) from error
-    return found
 
 
 @cache

@@ -56,10 +56,6 @@ class WrongAccess(Exception):
     hint = "Is a mask missing, or an offset wrong?"
 
 
-class Descriptor(WrongAccess):
-    """A kernel made a tensor descriptor: rows of fewer than 16 bytes, as in most cases here, cannot have one."""
-
-
 @dataclass
 class Record:
     """Accesses of one launch, in their order."""
@@ -91,8 +87,19 @@ class Record:
         return self.touched(kind, tensor) + self.masked(kind, tensor)
 
 
+def run_recorded(launch: Launch, kernel: Any) -> tuple[Record, Arena]:
+    """Record a launch in this process, which must interpret kernels. Raises WrongAccess, and what the kernel raised."""
+    arena = Arena(launch.tensors)
+    try:
+        with _recorded(arena, launch.programs) as found:
+            launch.run(kernel, arena)
+    except Exception as error:
+        raise _innermost(error) from None
+    return found, arena
+
+
 @contextmanager
-def recorded(arena: Arena, programs: int) -> Iterator[Record]:
+def _recorded(arena: Arena, programs: int) -> Iterator[Record]:
     """Record what is launched inside on the arena's tensors.
 
     Raises WrongAccess before memory outside of them would be touched, and before anything but `out` would be written.
@@ -102,7 +109,9 @@ def recorded(arena: Arena, programs: int) -> Iterator[Record]:
     record = Record(programs)
 
     def refuse_descriptor(*args: Any, **named: Any) -> None:
-        raise Descriptor("tensor descriptors are not watched here: use pointers and masks")
+        error = WrongAccess("tensor descriptors are not watched here")  # rows of fewer than 16 bytes cannot have one
+        error.hint = "Use pointers and masks."
+        raise error
 
     def note(touch: Touch) -> None:
         program, kind = interpreter_builder.grid_idx[0], touch.kind
@@ -134,7 +143,7 @@ def recorded(arena: Arena, programs: int) -> Iterator[Record]:
         del interpreter_semantic.make_tensor_descriptor  # the class's own is found again
 
 
-def innermost(error: Exception) -> Exception:
+def _innermost(error: Exception) -> Exception:
     """Unwrap what a kernel raised from the interpreter's errors; its traceback has the kernel's line."""
     while type(error).__name__ == "InterpreterError" and isinstance(error.__cause__, Exception):
         error = error.__cause__

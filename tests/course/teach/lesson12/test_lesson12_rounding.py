@@ -9,7 +9,7 @@ import torch
 import vl_convert
 
 from course.teach import walk_rounding
-from course.teach.lesson12.text_price import _rounded
+from course.teach.lesson12.text_price import rounded
 
 GROUPS = (64, 32, 16)
 
@@ -24,9 +24,9 @@ def row_with_outlier(times: float, length: int = 200) -> torch.Tensor:
 def facts(row: torch.Tensor, group: int) -> tuple[int, str]:
     """Values that round to 0, and the mean relative error, with the lesson's own rounding."""
     row = torch.tensor([float(f"{value:.4g}") for value in row.tolist()], dtype=torch.float64)
-    rounded, there = _rounded(row[None], group)[0], row != 0
-    error = ((row - rounded).abs() / row.abs())[there].mean()
-    return int((there & (rounded == 0)).sum()), f"{float(error):.1%}"
+    got, there = rounded(row[None], group)[0], row != 0
+    error = ((row - got).abs() / row.abs())[there].mean()
+    return int((there & (got == 0)).sum()), f"{float(error):.1%}"
 
 
 def test_each_setting_is_told_with_its_counts():

@@ -13,7 +13,7 @@ from course.contract.small_models import small_model
 from course.teach.lesson12 import layouts
 from course.teach.lesson12.held_out import DRAWN, UNSEEN
 from course.teach.lesson12.layer_errors import OUTPUT, layer_errors
-from course.teach.lesson12.text_price import _rounded
+from course.teach.lesson12.text_price import rounded
 from roseinfer.bench.contenders import StageContender
 from roseinfer.models import load_model, load_tokenizer
 from roseinfer.models.weights import prepared_copy, weight_bytes
@@ -77,18 +77,18 @@ def test_a_text_of_one_token_has_no_price():
 
 def test_a_group_shares_a_scale():
     x = torch.tensor([[127.0, 0.4, 0.6, 2.0, 0.4, 0.6]])
-    assert _rounded(x, 6).tolist() == [[127, 0, 1, 2, 0, 1]]
-    rounded = _rounded(x, 3)
-    assert rounded[0, :3].tolist() == [127, 0, 1]
-    torch.testing.assert_close(rounded[0, 3:], x[0, 3:], rtol=0, atol=1 / 127)
+    assert rounded(x, 6).tolist() == [[127, 0, 1, 2, 0, 1]]
+    by_groups = rounded(x, 3)
+    assert by_groups[0, :3].tolist() == [127, 0, 1]
+    torch.testing.assert_close(by_groups[0, 3:], x[0, 3:], rtol=0, atol=1 / 127)
 
 
 def test_rounded_inputs_change_a_model_and_zeros_stay():
     text = list(range(30))
-    exact, rounded = small_model(), teach.round_inputs(small_model(), group=64)
-    df = teach.text_price(exact, {"rounded": rounded}, {"a": [text]}).df
+    exact, fewer_bits = small_model(), teach.round_inputs(small_model(), group=64)
+    df = teach.text_price(exact, {"rounded": fewer_bits}, {"a": [text]}).df
     assert 0 < df.loc[1, "KL, a"] < 1
-    assert _rounded(torch.zeros(2, 5), 2).eq(0).all()
+    assert rounded(torch.zeros(2, 5), 2).eq(0).all()
 
 
 def test_held_out_texts_begin_where_a_paragraph_begins():

@@ -29,30 +29,6 @@ def in_pairs(out, x, weight, bias):
             out[-1, m] = (weight[m] * x[-1]).sum() + bias[m]
 
 
-def one_row_wrong(out, x, weight, bias):
-    by_columns(out, x, weight, bias)
-    for n in prange(len(x)):
-        if n % 4 == 3:
-            out[n, 0] = out[n - 1, 0]
-
-
-def rows_as_tasks(out, x, weight, bias):
-    for n in prange(len(x)):
-        for m in range(len(weight)):
-            out[n, m] = (weight[m] * x[n]).sum() + bias[m]
-
-
-def past_the_end(out, x, weight, bias):
-    for m in prange(len(weight)):
-        for n in range(0, len(x), 4):
-            for i in range(4):
-                out[n + i, m] = bias[m]
-            for k in range(x.shape[1]):
-                w = weight[m, k]
-                for i in range(4):
-                    out[n + i, m] += w * x[n + i, k]
-
-
 def threads_over_k(out, x, weight, bias):
     for n in range(len(x)):
         for m in range(len(weight)):
@@ -116,9 +92,6 @@ test_wrong_products = wrong_answers(
         "pairs": (in_pairs, "the weight's elements are read"),
         "a copy of the row": (row_copied, "the weight's elements are read"),
         "a copy of all": (copied_by_numpy, "the weight's elements are read"),
-        "one row is another's": (one_row_wrong, "values differ, first at"),
-        "rows of x as tasks": (rows_as_tasks, "the weight's elements are read"),
-        "past the end": (past_the_end, "IndexError"),
         "threads share the sums": (threads_over_k, "there is a race"),
         "one array for all tasks": (one_for_all_threads, "there is a race. its own array"),
     },

@@ -23,10 +23,6 @@ def as_text(token_ids, num_tokens, longest=4, shortest=2):
     return []
 
 
-def none_for_nothing(token_ids, num_tokens, longest=4, shortest=2):
-    return ngram_draft(token_ids, num_tokens, longest, shortest) or None
-
-
 def takes_apart(token_ids, num_tokens, longest=4, shortest=2):
     last = token_ids.pop()
     return ngram_draft([*token_ids, last], num_tokens, longest, shortest)
@@ -39,11 +35,6 @@ def last_bytes(token_ids, num_tokens, longest=4, shortest=2):
         if (at := text.rfind(text[-size:], 0, len(text) - 1)) >= 0:
             return token_ids[at + size :][:num_tokens]
     return []
-
-
-def in_a_window(token_ids, num_tokens, longest=4, shortest=2):
-    """Looks no further back than 32 tokens."""
-    return ngram_draft(token_ids[-32:], num_tokens, longest, shortest)
 
 
 def in_a_longer_window(token_ids, num_tokens, longest=4, shortest=2):
@@ -67,13 +58,11 @@ test_wrong_lookups = wrong_answers(
     "19.1",
     {
         "ids as text": (as_text, "you return [1], expected []"),
-        "None for no draft": (none_for_nothing, "got None: is a `return` missing?"),
         "takes the text apart": (takes_apart, "which is the caller's: make a copy"),
         "the last byte of an id": (
             last_bytes,
             "token_ids=[1, 2, 257, 258], num_tokens=2: you return [257, 258]",
         ),
-        "32 tokens": (in_a_window, "you return [], expected [5]"),
         "digits of one number": (as_one_number, "you return [7"),
         "256 tokens": (in_a_longer_window, "you return [], expected [5]"),
     },

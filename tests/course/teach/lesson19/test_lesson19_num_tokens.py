@@ -21,10 +21,6 @@ def sorts_in_place(seconds, acceptance):
     return best
 
 
-def least_time_per_draft(seconds, acceptance):
-    return min(range(len(seconds)), key=lambda k: seconds[k] / (k + 1))
-
-
 def capped(seconds, acceptance):
     """Avoids a division by zero."""
     return best_num_tokens(seconds, min(acceptance, 0.95))
@@ -35,7 +31,6 @@ test_wrong_numbers = wrong_answers(
     {
         "divides by zero": (divides_by_zero, "ZeroDivisionError"),
         "sorts the times": (sorts_in_place, "which is the caller's: make a copy"),
-        "least time per token": (least_time_per_draft, "you return 1, expected 0"),
         "never certain": (capped, "seconds=[1.0, 1.96], acceptance=1.0: you return 0, expected 1"),
     },
 )

@@ -27,7 +27,7 @@ test_a_wrong_sum = refused(
         ),
         "a descriptor": (
             ("    tl.store", "    tl.make_tensor_descriptor(x, [BLOCK], [1], [BLOCK])\n    tl.store"),
-            "tensor descriptors are not watched here: use pointers and masks",
+            "tensor descriptors are not watched here. Use pointers and masks.",
         ),
         "into x": (("out + at", "x + at"), "program 0 stores to x[0]: a kernel writes nothing but out"),
         "all by the first program": (
@@ -171,14 +171,6 @@ test_a_wrong_softmax = refused(
             ("values - tl.max(values, axis=0)", "values"),
             "NaN in out, though no NaN was loaded: exp overflows above 88, and is 0 far below 0",
         ),
-        "divided by the values' sum": (
-            ("tl.sum(weights, axis=0)", "tl.sum(tl.where(real, values, 0.0), axis=0)"),
-            "1 values differ, first at (0, 0): got",
-        ),
-        "a fixed shift": (
-            ("tl.max(values, axis=0)", "100.0"),
-            "values of about 1 around",
-        ),
         "Triton's own": (("weights / tl.sum(weights, axis=0)", "tl.softmax(values)"), "write the softmax by hand"),
         "Triton's own, by another name": (
             [("@triton", "weigh = tl.softmax\n\n\n@triton"), ("weights / tl.sum(weights, axis=0)", "weigh(values)")],
@@ -190,10 +182,6 @@ test_a_wrong_softmax = refused(
                 ("weights / tl.sum(weights, axis=0)", "weigh(values)"),
             ],
             "write the softmax by hand",
-        ),
-        "exp in double precision": (
-            ("values - tl.max(values, axis=0)", "values.to(tl.float64)"),
-            "values of about 1 around 800: NaN in out, though no NaN was loaded: exp overflows above 88",
         ),
     },
 )
