@@ -13,7 +13,7 @@ DOCS = ROOT / "docs"
 # The picture in docs/: the notebook, and the call that draws it.
 PICTURES = {
     "climb.png": ("00_start_here", "teach.recorded_climb("),
-    "text_race.png": ("00_start_here", "teach.race_texts("),
+    "answer.png": ("00_start_here", "teach.ask("),
     "lesson05.png": ("05_block_table", "teach.walk_blocks("),
 }
 

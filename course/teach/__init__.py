@@ -14,6 +14,7 @@ from .exercises.exercise import show_exercise as exercise
 from .journal.predict import predict, reveal
 from .journal.predictions import predictions
 from .journal.progress import progress
+from .lesson00.answer import ask
 from .lesson00.charts import draw_floors, draw_recompute
 from .lesson00.text_race import race_texts
 from .lesson00.token_walk import walk_tokens

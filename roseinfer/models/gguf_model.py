@@ -19,6 +19,8 @@ from .model import Model
 from .shapes import empty_model
 from .weights import finish_layouts
 
+JOINED = (("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up"))  # of a layer: matrices that we compute as one
+
 
 def load_as_stored(path: Path) -> Model:
     """Load a GGUF file's model for a CPU, its matrices in the file's own blocks where those are Q8_0, Q4_0 or Q4_1.
@@ -29,8 +31,7 @@ def load_as_stored(path: Path) -> Model:
     model, file = empty_model(config), GgufFile(path)
 
     def as_is(name: str) -> Tensor:
-        is_in_blocks = file.stored[name].kind in STORED and len(file.stored[name].shape) == 2
-        return torch.from_numpy(file.raw(name).copy()) if is_in_blocks else file.computed(name)
+        return torch.from_numpy(file.raw(name).copy()) if _is_in_blocks(file, name) else file.computed(name)
 
     try:
         check_shapes(model, _without_copy(dict(weights_from_gguf(file, config, file.empty)), config), path)
@@ -41,6 +42,14 @@ def load_as_stored(path: Path) -> Model:
     except ValueError as e:
         raise ModelLoadError(f"{path}: {e}") from e
     return model
+
+
+def _is_in_blocks(file: GgufFile, name: str) -> bool:
+    """Whether a tensor is a matrix that can stay as stored: those that become one matrix need blocks of one kind."""
+    part = name.split(".")[-2]
+    together = next((group for group in JOINED if part in group), (part,))
+    kinds = {file.stored[other].kind for p in together if (other := name.replace(part, p)) in file.stored}
+    return len(file.stored[name].shape) == 2 and len(kinds) == 1 and kinds <= set(STORED)
 
 
 def _without_copy(tensors: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:

@@ -137,7 +137,16 @@ def read_weights(tensors: Mapping[str, Tensor], config: ModelConfig) -> Iterator
             if len({piece.shape[1:] for piece in pieces}) > 1:
                 shapes = ", ".join(str(tuple(piece.shape)) for piece in pieces)
                 raise ValueError(f"weights {', '.join(parts)} must be equally wide, got shapes {shapes}")
-            yield whole.removeprefix("model."), torch.cat(pieces)
+            yield whole.removeprefix("model."), _stacked(pieces)
+
+
+def _stacked(pieces: list[Tensor]) -> Tensor:
+    """Return matrices one below another. On the meta device torch.cat would import PyTorch's compiler: a second."""
+    rows = [piece.shape[0] for piece in pieces]
+    whole = pieces[0].new_empty(sum(rows), *pieces[0].shape[1:])
+    for part, piece in zip(whole.split(rows), pieces, strict=True):
+        part.copy_(piece)
+    return whole
 
 
 def _fused_from(name: str) -> tuple[str, list[str] | None]:

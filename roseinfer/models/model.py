@@ -81,3 +81,8 @@ class Model(nn.Module, ABC):
     @property
     def dtype(self) -> torch.dtype:
         return self.token_embedding.weight.dtype
+
+
+def embedding(num_rows: int, width: int) -> nn.Embedding:
+    """Return a table of vectors without drawing values for it: on the meta device that imports PyTorch's compiler."""
+    return nn.Embedding.from_pretrained(torch.empty(num_rows, width), freeze=False)
