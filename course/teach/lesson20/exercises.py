@@ -188,7 +188,8 @@ def _sends_and_latencies(
     """
     if not inspect.iscoroutinefunction(answer):
         raise Wrong("open_loop must be written with `async def`")
-    loop, sent = VirtualLoop(), [[] for _ in arrivals]
+    loop = VirtualLoop()
+    sent: list[Seconds] = [[] for _ in arrivals]
 
     async def send(number: int) -> None:
         sent[number].append(loop.time() - START)
