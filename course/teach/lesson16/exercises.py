@@ -159,7 +159,7 @@ def _commit(answer: Callable[..., Any], rows: list[Row], tokens: list[int], stop
     handed = list(seqs), own_objects
     try:
         returned = answer(*handed, stop)
-        places = [next(i for i, seq in enumerate(seqs) if seq is one) for one in returned]
+        places: list[Any] = [next(i for i, seq in enumerate(seqs) if seq is one) for one in returned]
     except ValueError:
         if -1 not in tokens:
             raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import lru_cache
 from itertools import zip_longest
@@ -75,7 +74,7 @@ def _call(stage: Any, seqs: list[Sequence], number: int, when: str, error: BaseE
     """Call step() once, raise the error if it is due in this call, and say which methods were called, and the end."""
     called = [f"call {number} of step()"]
 
-    def watched(name: str) -> Callable[..., Any]:
+    def watched(name: str) -> Any:
         method = getattr(Overlap, name)
 
         def watch(stage: Any, *args: Any, **kwargs: Any) -> Any:
