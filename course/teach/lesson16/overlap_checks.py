@@ -20,9 +20,13 @@ from ..exercises.stage_checks import drawn_model, require_stage
 
 Overlap: Any = stages_package().Overlap  # its methods are watched while a step of a subclass runs
 PROMPTS = [[7] * 3, list(range(1, 22)), [11, 12], [13], [5, 6, 7, 8, 9]]
+SIZES: dict[str, int] = {
+    "num_blocks": 40,
+    "block_size": 4,
+    "max_num_batched_tokens": 16,
+}  # so that the longest prompt is cut
 MOST_CALLS = 60
-# From where an error may come. compute: on the device, whose error finish() passes on.
-ORIGINS = ("schedule", "launch", "compute", "finish")
+ORIGINS = ("schedule", "launch", "finish")  # of an error
 
 
 class AnotherError(BaseException):
@@ -30,90 +34,72 @@ class AnotherError(BaseException):
 
 
 KINDS = {kind.__name__: kind for kind in (RuntimeError, ValueError, KeyboardInterrupt, OutOfBlocks, AnotherError)}
-# max_tokens of each request, max_num_seqs, whether the pool runs short and prompts are cut, stop tokens, and what
-# happens when: "abort before call 3", "RuntimeError from finish in call 2", or "".
-Stops = tuple[int, ...]
-Case = tuple[tuple[int, ...], int, bool, bool, Stops, str]
-
-
-class _Run:
-    """A stage with its requests. lines: what each call of its step() does."""
-
-    def __init__(
-        self, answer: Any, places: int, is_tight: bool, is_cut: bool, stops: tuple[int, ...], event: str
-    ) -> None:
-        sizes = {"max_num_seqs": places, "num_blocks": 9 if is_tight else 40, "block_size": 4}
-        self.stage: Any = answer(drawn_model(1), **sizes, max_num_batched_tokens=5 if is_cut else 64)
-        self.is_tight, self.stops, self.event = is_tight, stops, event
-        self.seqs: list[Sequence] = []
-        self.lines: list[str] = []
-        self.num_calls = 0
-        self.error: BaseException | None = None  # that the event has raised
-
-    def add(self, max_tokens: tuple[int, ...]) -> None:
-        for prompt, n in zip(PROMPTS, max_tokens, strict=False):
-            self.seqs.append(Sequence(prompt, SamplingParams(max_tokens=n, ignore_eos=True, stop_token_ids=self.stops)))
-            self.stage.add(self.seqs[-1])
-
-    def to_the_end(self) -> None:
-        while self.stage.has_work and self.num_calls < MOST_CALLS:
-            self.step()
-
-    def step(self) -> None:
-        self.num_calls += 1
-        if self.event == f"abort before call {self.num_calls}":
-            for seq in list(self.stage.running):
-                self.stage.abort(seq)
-        self.called: list[str] = []
-        try:
-            with patch.multiple(Overlap, **{name: self._watched(name) for name in (*ORIGINS, "drop")}):
-                done = self.stage.step()
-        except BaseException as error:
-            if self.error is None and not isinstance(error, OutOfBlocks):
-                raise
-            queue = [self.seqs.index(seq) for seq in (*self.stage.running, *self.stage.waiting)]
-            which = "that error" if error is self.error else f"another error, {type(error).__name__}"
-            end = f"raises {which}, {len(self.stage.in_flight)} steps in flight, requests queued: {queue}"
-        else:
-            known = isinstance(done, list) and all(seq in self.seqs for seq in done)
-            end = f"returns requests {sorted(map(self.seqs.index, done))}" if known else f"returns {done!r}"
-        # In a tight pool a step may be launched in the same call, once the one in flight is over.
-        if not self.is_tight or "raises" in end:
-            self.lines.append(", ".join([f"call {self.num_calls} of step()", *self.called, end]))
-
-    def _watched(self, name: str) -> Any:
-        method = getattr(Overlap, name)
-
-        def watched(stage: Any, *args: Any, **kwargs: Any) -> Any:
-            if name in ("launch", "finish") or (name == "drop" and stage.in_flight):
-                self.called.append(f"{name}()")
-            kind, _, event = self.event.partition(" ")
-            if event == f"from {name} in call {self.num_calls}":
-                self.error = KINDS[kind](f"in {name}")
-                raise self.error
-            return method(stage, *args, **kwargs)
-
-        return watched
+# max_tokens of each request, max_num_seqs, stop tokens, and what happens when: "abort before call 3", "RuntimeError
+# from finish in call 2", or "".
+Case = tuple[tuple[int, ...], int, tuple[int, ...], str]
 
 
 @lru_cache(maxsize=1000)
-def _lines(answer: type[Stage], max_tokens: tuple[int, ...], *sizes: Any) -> list[str]:
-    """Run the requests, begin again, and say what happens. The next stage of the class must not know of that step."""
-    run = _Run(answer, *sizes)
-    run.add(max_tokens)
-    run.to_the_end()
-    outputs = [f"request {i} has {seq.output_ids}" for i, seq in enumerate(run.seqs)]
-    free = f"free blocks at the end: {run.stage.num_free_blocks}"
-    run.add(max_tokens)
-    run.step()
-    return [*run.lines, *outputs, free]
+def _calls(
+    answer: type[Stage], max_tokens: tuple[int, ...], places: int, stops: tuple[int, ...], event: str
+) -> list[str]:
+    """Say what each call of step() does until all requests have ended, and then the first one with new requests."""
+    stage: Any = answer(drawn_model(1), max_num_seqs=places, **SIZES)
+    kind, _, when = event.partition(" ")
+    error = KINDS[kind](event) if kind in KINDS else None
+    seqs: list[Sequence] = []
+    lines: list[str] = []
+    for most_calls in (MOST_CALLS, 1):
+        for prompt, n in zip(PROMPTS, max_tokens, strict=False):
+            seqs.append(Sequence(prompt, SamplingParams(max_tokens=n, ignore_eos=True, stop_token_ids=stops)))
+            stage.add(seqs[-1])
+        for _ in range(most_calls):
+            if not stage.has_work:
+                break
+            if event == f"abort before call {len(lines) + 1}":
+                for seq in list(stage.running):
+                    stage.abort(seq)
+            lines.append(_call(stage, seqs, len(lines) + 1, when, error))
+    return [*lines, *(f"request {i} has {seq.output_ids}" for i, seq in enumerate(seqs))]
 
 
-def _lines_of_mistake(answer: type[Stage], *case: Any) -> list[str]:
+def _calls_of_mistake(answer: type[Stage], *case: Any) -> list[str]:
     try:
-        return _lines(answer, *case)
+        return _calls(answer, *case)
     except Exception as error:
         return [repr(error)]
+
+
+def _call(stage: Any, seqs: list[Sequence], number: int, when: str, error: BaseException | None) -> str:
+    """Call step() once, raise the error if it is due in this call, and say which methods were called, and the end."""
+    called = [f"call {number} of step()"]
+
+    def watched(name: str) -> Any:
+        method = getattr(Overlap, name)
+
+        def watch(stage: Any, *args: Any, **kwargs: Any) -> Any:
+            if name in ("launch", "finish") or (name == "drop" and stage.in_flight):
+                called.append(f"{name}()")
+            if error and when == f"from {name} in call {number}":
+                raise error
+            return method(stage, *args, **kwargs)
+
+        return watch
+
+    try:
+        with patch.multiple(Overlap, **{name: watched(name) for name in (*ORIGINS, "drop")}):
+            done = stage.step()
+    except BaseException as raised:
+        is_due = error is not None and error.__traceback__ is not None  # it has been raised, now or in an earlier call
+        if not is_due and not isinstance(raised, OutOfBlocks):
+            raise
+        which = "that error" if raised is error else f"another error, {type(raised).__name__}"
+        queue = [seqs.index(seq) for seq in (*stage.running, *stage.waiting)]
+        end = f"raises {which}, {len(stage.in_flight)} steps in flight, requests queued: {queue}"
+    else:
+        known = isinstance(done, list) and all(seq in seqs for seq in done)
+        end = f"returns requests {sorted(map(seqs.index, done))}" if known else f"returns {done!r}"
+    return ", ".join([*called, end])
 
 
 def _explain(got: list[str], want: list[str]) -> str | None:
@@ -125,28 +111,15 @@ def _explain(got: list[str], want: list[str]) -> str | None:
 
 def _draw_case(rng: Random) -> Case:
     max_tokens = tuple(rng.randint(3, 6) for _ in range(rng.randint(1, 5)))
-    is_tight = len(max_tokens) > 2 and rng.random() < 0.5
-    stops = tuple(rng.sample(range(31), rng.choice((0, 0, 6))))
-    event = rng.choice(("", f"abort before call {rng.randint(2, 5)}"))
-    return max_tokens, rng.randint(1, 3), is_tight, rng.random() < 0.5, stops, event
-
-
-def _draw_error(rng: Random) -> Case:
-    event = f"{rng.choice([*KINDS])} from {rng.choice(ORIGINS)} in call {rng.randint(1, 3)}"
-    return tuple(rng.randint(4, 6) for _ in range(rng.randint(2, 5))), rng.randint(2, 3), False, False, (), event
+    error = f"{rng.choice([*KINDS])} from {rng.choice(ORIGINS)} in call {rng.randint(1, 3)}"
+    event = rng.choice(("", f"abort before call {rng.randint(2, 5)}", error, error))
+    return max_tokens, rng.randint(1, 3), tuple(rng.sample(range(31), rng.choice((0, 0, 6)))), event
 
 
 EVENTS = [*(f"{kind} from finish in call 2" for kind in KINDS), "OutOfBlocks from schedule in call 1"]
-CASES: list[Case] = [
-    ((4, 4), 4, False, False, (), ""),
-    *(((5, 5, 5), 2, False, False, (), event) for event in EVENTS),
-    *draw(_draw_case, 24),
-    *draw(_draw_error, 24),
-]
-AHEAD, FINISH = (
-    "suppress(OutOfBlocks) if was_in_flight else nullcontext()",
-    "return self.finish() if was_in_flight else []",
-)
+CASES: list[Case] = [((4, 4), 4, (), ""), *(((5, 5, 5), 2, (), event) for event in EVENTS), *draw(_draw_case, 48)]
+FINISH = "return self.finish() if was_in_flight else []"
+AHEAD = "suppress(OutOfBlocks) if was_in_flight else nullcontext()"
 MISTAKES = {
     "the tokens of a step are asked for before the next one is launched, so the device is idle in between": {
         "        try:\n": "        try:\n            done = self.finish() if was_in_flight else []\n",
@@ -166,16 +139,13 @@ MISTAKES = {
     "on any error call drop(), which discards the steps in flight": {"self.drop()": "pass"},
     "Ctrl-C is a KeyboardInterrupt: `except Exception` lets it pass": {"BaseException": "Exception"},
     "the caller of step() has to get the same error": {"raise": "return []"},
-    "step() returns the sequences that have one token more": {
-        FINISH: "return (self.finish() if was_in_flight else [])[:0]"
-    },
 }
 NAMES = {"TakingTurns": Overlap, "OutOfBlocks": OutOfBlocks, "suppress": suppress, "nullcontext": nullcontext}
 ONE_AHEAD = Comparison(
     CASES,
-    as_solved("16.4", MISTAKES, _explain, _lines_of_mistake, **NAMES),
-    inputs("max_tokens", "max_num_seqs", "pool_runs_short", "prompts_are_cut", "stop_token_ids", "event"),
-    _lines,
+    as_solved("16.4", MISTAKES, _explain, _calls_of_mistake, **NAMES),
+    inputs("max_tokens", "max_num_seqs", "stop_token_ids", "event"),
+    _calls,
 )
 
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
-from roseinfer.arguments import counted
 from roseinfer.engine.block_manager import BlockManager
 from roseinfer.engine.policies import Policy
 from roseinfer.engine.scheduler import Scheduler
 from roseinfer.sequence import SamplingParams, Sequence
 
 from ..exercises.as_solved import as_solved
-from ..exercises.drawn import Comparison, draw, inputs, require_all
+from ..exercises.drawn import Comparison, draw, inputs
 from ..exercises.exercise import exercise, register
 from ..exercises.policy_keys import require_keys
 from ..exercises.wrong import Wrong
@@ -22,51 +20,55 @@ from .policy_checks import mean_latency, require_check, require_rounds, why_too_
 
 # 17.1
 
-Waiting = tuple[int, int, int, int, int]  # arrival, priority, prompt_len, output_len, made
-Key = Callable[..., Any]  # of these and round_size
+
+class Waiting(NamedTuple):
+    """A queued request, as a key of exercise 17.1 gets it."""
+
+    arrival: int
+    priority: int
+    prompt_len: int
+    output_len: int
+    made: int
 
 
-def _order(answer: Key, waiting: list[Waiting], round_size: int) -> list[int]:
+def _order(answer: Callable[..., Any], waiting: list[Waiting], round_size: int) -> list[int]:
+    """Return the arrivals in the order of the keys."""
     try:
-        return [w[0] for w in sorted(waiting, key=lambda w: answer(*w, round_size))]
+        return [one.arrival for one in sorted(waiting, key=lambda one: answer(*one, round_size))]
     except (TypeError, ValueError, RuntimeError) as error:  # for keys that are arrays, NumPy's and torch's
         if "not supported between" not in str(error) and "is ambiguous" not in str(error):
             raise
         raise Wrong(f"keys must be comparable with each other: {error}") from error
 
 
-def _describe_queue(waiting: list[Waiting], round_size: int) -> str:
-    names = ("arrival", "priority", "prompt_len", "output_len", "made")
-    rows = ["(" + ", ".join(f"{n}={x}" for n, x in zip(names, w, strict=True)) + ")" for w in waiting]
-    return f"waiting: {'; '.join(rows)}, round_size={round_size}: arrivals in the order of your keys"
-
-
-def _draw_queue(rng: Random) -> tuple[list[Waiting], int]:
-    far = rng.choice((0, 0, 0, *FAR))  # of some numbers from the others
-    arrivals = [n + rng.choice((0, far)) for n in rng.sample(range(9), rng.randint(2, 6))]
-    outputs = [n + rng.choice((0, far)) for n in rng.sample((2, 2, 3, 5, 8, 8), len(arrivals))]
-    waiting = [
-        (at, rng.choice((0, 0, 0, 1, -1, 2, far, -far)), rng.randint(1, 9), n, rng.choice((0, 0, rng.randrange(n))))
-        for at, n in zip(arrivals, outputs, strict=True)
-    ]
-    return waiting, rng.choice((3, 4, 9))
-
-
 FAR = (200, 10**4, 10**7, 10**12)
 
 
+def _draw_queue(rng: Random) -> tuple[list[Waiting], int]:
+    """Draw a queue, in which some numbers may be far from the others."""
+    far = rng.choice((0, 0, 0, *FAR))
+    arrivals = [n + rng.choice((0, far)) for n in rng.sample(range(9), rng.randint(2, 6))]
+    waiting = []
+    for arrival in arrivals:
+        output_len = rng.choice((2, 2, 3, 5, 8, 8)) + rng.choice((0, far))
+        made = rng.choice((0, 0, rng.randrange(output_len)))
+        waiting.append(Waiting(arrival, rng.choice((0, 0, 0, 1, -1, far, -far)), rng.randint(1, 9), output_len, made))
+    return waiting, rng.choice((3, 4, 9, 2 * far + 4))
+
+
+def _queue(*rows: tuple[int, int, int]) -> list[Waiting]:
+    """Make requests with a prompt of one token and nothing made, from arrival, priority and output_len."""
+    return [Waiting(arrival, priority, 1, output_len, 0) for arrival, priority, output_len in rows]
+
+
 QUEUES = [
-    ([(1, 0, 2, 3, 0), (0, 0, 2, 3, 0)], 4),
-    ([(0, 0, 1, 2, 0), (1, 0, 1, 5, 0)], 4),
-    ([(0, 1, 1, 2, 0), (1, 0, 1, 2, 0)], 4),
-    ([(3, 0, 1, 2, 0), (4, 0, 1, 5, 0)], 4),
-    *(([(n, 0, 1, 5, 0), (2 * n, 0, 1, 5 + n, 0)], n) for n in (200, 10**6)),  # fields of one number would overflow
-    *(([(0, 0, 1, 4, 0), (1, 0, 1, 5, 0), (n, 0, 1, 6, 0)], 2 * n) for n in FAR),
-    *(([(0, 1, 1, 5 + n, 0), (n, 0, 1, 5, 0), (n + 1, 0, 1, 6, 1)], 4) for n in FAR),
-    *(([(0, p, 1, 5, 0), (1, p - 1, 1, 5, 0)], 4) for n in FAR for p in (n, -n)),
-    *(([(0, 0, 1, n, 0), (1, 0, 1, n + 1, 0)], 4) for n in FAR),  # numbers that are equal as 32-bit floats
-    *(([(n + 1, 0, 1, 5, 0), (n, 0, 1, 5, 0)], 4 * n) for n in FAR),
-    *draw(_draw_queue, 80),
+    (_queue((1, 0, 3), (0, 0, 3)), 4),
+    (_queue((3, 0, 2), (4, 0, 5)), 4),
+    *((_queue((n, 0, 5), (2 * n, 0, 5 + n)), n) for n in (200, 10**6)),  # fields of one number would overflow
+    *((_queue((0, 0, n), (1, 0, n + 1)), 4) for n in FAR),  # numbers that are equal as 32-bit floats
+    *((_queue((0, p, 5), (1, p - 1, 5)), 4) for n in FAR for p in (n, -n)),
+    *((_queue((n + 1, 0, 5), (n, 0, 5)), 4 * n) for n in FAR),
+    *draw(_draw_queue, 120),
 ]
 ROUND, LONGEST = "arrival // round_size", "-to_come"
 KEY_MISTAKES = {
@@ -76,119 +78,61 @@ KEY_MISTAKES = {
     "priority goes before everything else": {"return priority, ": "return "},
     "that is shortest first: the smallest key goes first": {LONGEST: "to_come"},
     "tokens that are made already do not come again": {"output_len - made": "output_len"},
-    "of equals, the one that came first": {f"{LONGEST}, arrival": f"{LONGEST}, -arrival"},
     "of equals, the one that came first: the queue has no order before": {f"{LONGEST}, arrival": LONGEST},
     "a round is round_size arrivals in a row, not every round_size-th": {"//": "%"},
     "arrivals count from 0, so the first round ends with arrival round_size - 1": {
         ROUND: "(arrival + 1) // round_size"
     },
-    "within a round the longest output goes first, not the first that came": {f"{LONGEST}, ": ""},
 }
-
-register("17.1", Comparison(QUEUES, as_solved("17.1", KEY_MISTAKES, call=_order), _describe_queue, call=_order))
+ORDERED = as_solved("17.1", KEY_MISTAKES, call=_order)
+register("17.1", Comparison(QUEUES, ORDERED, inputs("waiting", "round_size"), _order))
 
 # 17.4
 
-SIZE = 4  # tokens of a block
+ABORT, LOOP = "scheduler.abort(seq)", "[*scheduler.running, *scheduler.waiting]"
+BY_HAND = "(scheduler.running.remove(seq), scheduler.blocks.free(seq.seq_id))"
+ABORT_MISTAKES = {
+    "an id never equals a set, so abort was called for no request: ask with `in`": {"in request": "== request"},
+    "abort removes elements from the list that your loop walks over: walk over a copy": {
+        LOOP: "(seq for queue in (scheduler.running, scheduler.waiting) for seq in queue)"
+    },
+    "requests that run must end, too": {"*scheduler.running, ": ""},
+    "a queued request must end, too": {", *scheduler.waiting": ""},
+    "those that were not named stay": {"in request_ids:": "in request_ids or seq in scheduler.waiting:"},
+    "finish_reason alone ends nothing: abort changes all that belongs to a request": {
+        ABORT: 'seq.finish_reason = "abort"'
+    },
+    "the lists belong to the scheduler: abort changes all that goes with them": {
+        ABORT: f"{BY_HAND} if seq in scheduler.running else {ABORT}"
+    },
+}
 
 
-@exercise("17.4")
-def abort_that_frees_everything(answer: Callable[..., Any]) -> None:
-    require_all(ABORTS, partial(_judge_abort, answer), _describe_abort)
+def _abort(answer: Callable[..., Any], count: int, named: tuple[int, ...], steps: int) -> dict[str, Any]:
+    """Abort some requests after some steps: what the scheduler has then, and the tokens of all requests at the end.
 
-
-def _draw_abort(rng: Random) -> tuple[int, tuple[int, ...], int]:
-    count = rng.randint(2, 7)
-    return count, tuple(sorted(rng.sample(range(count), rng.randint(1, count)))), rng.randint(1, 3)
-
-
-ABORTS = [(2, (1,), 1), (2, (0, 1), 1), (3, (0, 1, 2), 1), (5, (4,), 1), (4, (0,), 3), *draw(_draw_abort)]
-
-
-def _describe_abort(count: int, named: tuple[int, ...], steps: int) -> str:
-    return f"{count} requests, {min(count, 4)} of them running, aborted after step {steps}: {list(named)}"
-
-
-def _judge_abort(answer: Callable[..., Any], count: int, named: tuple[int, ...], steps: int) -> None:
-    scheduler = Scheduler(BlockManager(40, SIZE, 4, 40), 40, ())
-    lengths = [1 if i == 0 and count > 3 else 6 + i for i in range(count)]  # the first has ended, where there are many
+    Of more than three requests the first has ended by then.
+    """
+    scheduler = Scheduler(BlockManager(40, 4, 4, 40), 40, ())
+    lengths = [1 if i == 0 and count > 3 else 6 + i for i in range(count)]
     seqs = [Sequence([7] * (3 + i), SamplingParams(max_tokens=n, ignore_eos=True)) for i, n in enumerate(lengths)]
     for seq in seqs:
         scheduler.add(seq)
     for _ in range(steps):
         _step(scheduler)
-    asked = [seqs[i] for i in named if not seqs[i].finish_reason]
-    others = [seq for i, seq in enumerate(seqs) if i not in named and not seq.finish_reason]
-    ended = [(seq, seq.finish_reason) for seq in seqs if seq.finish_reason]
-    ids = {seqs[i].seq_id for i in named}
-    go_on = [seq for seq in scheduler.running if seq in others]
-    tokens = [list(seq.token_ids) for seq in seqs]
-    aborted = _watch_abort(scheduler)
-    answer(scheduler, set(ids))
-    _require_ended(scheduler, seqs, asked, aborted)
-    if changed := [i for i, seq in enumerate(seqs) if seq.token_ids != tokens[i]]:
-        raise Wrong(f"the tokens of requests {changed} have changed, expected the same: an abort adds and removes none")
-    for seq in others:
-        if seq not in scheduler or seq.finish_reason:
-            raise Wrong(f"request {seqs.index(seq)} was not named, and is gone: expected it to stay")
-    if scheduler.num_preemptions or scheduler.running != go_on:
-        before, after = ([seqs.index(seq) for seq in some] for some in (go_on, scheduler.running))
-        raise Wrong(f"now requests {after} run, expected {before}, which were not named: leave the others alone")
-    if any(seq.finish_reason != reason for seq, reason in ended):
-        raise Wrong("request 0 had ended before, by its length: expected finish_reason='length' as before")
+    answer(scheduler, {seqs[i].seq_id for i in named})
+    state = {
+        "running": [seqs.index(seq) for seq in scheduler.running],
+        "waiting": [seqs.index(seq) for seq in scheduler.waiting],
+        "blocks": [len(scheduler.blocks.of(seq.seq_id)) if seq.seq_id in scheduler.blocks else 0 for seq in seqs],
+        "finish_reasons": [seq.finish_reason for seq in seqs],
+        "tokens": [len(seq) for seq in seqs],
+    }
     for _ in range(100):
         if scheduler.has_work:
             _step(scheduler)
-    if late := [i for i, seq in enumerate(seqs) if seq in others and len(seq.output_ids) != lengths[i]]:
-        raise Wrong(f"requests {late} did not get all of their tokens afterwards, expected so: they were not named")
     scheduler.blocks.check()
-
-
-def _watch_abort(scheduler: Any) -> list[Sequence]:
-    """Return a list that gets each sequence for which abort is called from now on."""
-    called, abort = [], scheduler.abort
-
-    def watched(seq: Sequence) -> None:
-        called.append(seq)
-        abort(seq)
-
-    scheduler.abort = watched
-    return called
-
-
-def _require_ended(scheduler: Scheduler, seqs: list[Sequence], asked: list[Sequence], aborted: list[Sequence]) -> None:
-    if still := [seqs.index(seq) for seq in asked if seq in scheduler.running]:
-        raise Wrong(f"requests {still} still run, {_why_they_run(seqs, aborted, still)}")
-    for seq in asked:
-        number = seqs.index(seq)
-        if seq.seq_id in scheduler.blocks:
-            blocks = len(scheduler.blocks.of(seq.seq_id))
-            raise Wrong(
-                f"request {number} has left, and its {counted(blocks, 'block', 'is/are')} not free for other requests"
-            )
-        if seq in scheduler.waiting:
-            raise Wrong(f"request {number} is still queued, and will run later")
-        if seq in scheduler or seq.finish_reason != "abort":
-            raise Wrong(
-                f"request {number} is in neither list, and the scheduler has not ended it (finish_reason="
-                f"{seq.finish_reason!r}): the lists belong to the scheduler; abort changes all that goes with them"
-            )
-
-
-def _why_they_run(seqs: list[Sequence], aborted: list[Sequence], still: list[int]) -> str:
-    if any(seqs[i].finish_reason for i in still):
-        return "but finish_reason says that they have ended: abort changes all that belongs to a request"
-    if not aborted:
-        return (
-            "and abort was called for no request, so each computes another token that no client reads. To find an id "
-            "in a set, use `in`: an id never equals a set"
-        )
-    if all(i > 0 and seqs[i - 1] in aborted for i in still):
-        return (
-            "and abort was called for the request before each of them: does the loop walk over the list from which "
-            "abort removes them, or end too early?"
-        )
-    return "and abort was not called for them"
+    return state | {"tokens at the end": [len(seq) for seq in seqs]}
 
 
 def _step(scheduler: Scheduler) -> None:
@@ -196,6 +140,26 @@ def _step(scheduler: Scheduler) -> None:
     assert step is not None, "it has work"
     scheduler.commit(step, [0] * len(step.chosen))
 
+
+def _explain_state(got: dict[str, Any], want: dict[str, Any]) -> str | None:
+    for name, right in want.items():
+        if got[name] != right:
+            return f"{name} afterwards: {got[name]}, expected {right}"
+    return None
+
+
+def _draw_abort(rng: Random) -> tuple[int, tuple[int, ...], int]:
+    count = rng.randint(2, 7)
+    return count, tuple(sorted(rng.sample(range(count), rng.randint(1, count)))), rng.randint(1, 3)
+
+
+def _describe_abort(count: int, named: tuple[int, ...], steps: int) -> str:
+    return f"{count} requests, of which at most 4 run at a time, aborted after step {steps}: {list(named)}"
+
+
+ABORTS = [(2, (1,), 1), (2, (0, 1), 1), *draw(_draw_abort, 60)]
+ABORTED = as_solved("17.4", ABORT_MISTAKES, _explain_state, _abort)
+register("17.4", Comparison(ABORTS, ABORTED, _describe_abort, _abort))
 
 # 17.2
 
@@ -207,17 +171,7 @@ def _draw_bounded(rng: Random) -> tuple[list[int], list[int], int]:
     return [rng.randint(1, longest) for _ in range(count)], overtaken, bound
 
 
-BOUNDED = [
-    ([3], [0], 2),
-    ([3, 1], [0, 0], 2),
-    ([3, 1], [2, 0], 2),
-    ([3, 3], [0, 0], 2),
-    ([2, 5, 1], [1, 2, 0], 2),
-    ([4, 2, 3, 1], [2, 2, 1, 0], 2),
-    ([5, 1], [0, 0], 0),
-    ([5, 4, 1], [2, 3, 3], 9),
-    *draw(_draw_bounded, number=80),
-]
+BOUNDED = [([3, 1], [2, 0], 2), ([3, 3], [0, 0], 2), ([5, 4, 1], [2, 3, 3], 9), *draw(_draw_bounded, 100)]
 MAY_GO, REACHED = "may_go.append(place)", "times >= bound"
 SHORTEST = "min(may_go, key=lambda place: prompt_lens[place])"
 BOUND_MISTAKES = {
@@ -228,9 +182,6 @@ BOUND_MISTAKES = {
     "of equals, the one that came first": {"min(may_go": "min(may_go[::-1]"},
     "that is first come: as long as no request has reached the bound, the shortest may go": {SHORTEST: "0"},
     "return the index, not the length of the prompt": {SHORTEST: "min(prompt_lens[place] for place in may_go)"},
-    "the first that has reached the bound counts, the others come after it": {
-        REACHED: f"{REACHED} > max(overtaken[place + 1 :], default=-1)"
-    },
     "the one that has reached the bound may go too": {MAY_GO: f"may_go.append(max(0, place - ({REACHED})))"},
 }
 NEXT = as_solved("17.2", BOUND_MISTAKES)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import selectors
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from threading import get_ident
+from threading import current_thread
 from typing import Any, TypeVar
 from unittest.mock import patch
 
@@ -21,9 +21,7 @@ MOST_LOOKS = 100_000  # at the clock, in one run
 class JumpingSelector(selectors.SelectSelector):
     """A selector that never waits: where the loop would sleep, the clock moves on by as much."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = START
+    now = START
 
     def select(self, timeout: float | None = None) -> Any:
         ready = super().select(0)
@@ -38,8 +36,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop whose clock only sleeping moves: a program that looks at the clock without end gets Wrong."""
 
     def __init__(self) -> None:
-        self.clock = JumpingSelector()
-        self._num_looks = 0
+        self.clock, self._num_looks = JumpingSelector(), 0
         super().__init__(self.clock)
 
     def time(self) -> float:
@@ -56,29 +53,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Hold up everything, as a program does that computes for so long."""
         self.clock.now += seconds
 
-
-def run_virtually(make: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine on a new VirtualLoop, in a thread because a notebook's own has a loop, and return its result."""
-
-    def run() -> T:
-        own, loop = get_ident(), VirtualLoop()
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in a thread, because a notebook's own has a loop, and return its result."""
+        really_sleep, thread = time.sleep, ThreadPoolExecutor(1, "virtual clock")
 
         def sleep(seconds: float) -> None:
-            if get_ident() != own:  # other threads sleep as before
+            if not current_thread().name.startswith("virtual clock"):  # other threads sleep as before
                 return really_sleep(seconds)
-            raise Wrong(
-                "time.sleep holds up everything, the other requests too: `await asyncio.sleep(seconds)` does not"
-            )
+            raise Wrong("time.sleep holds up everything: `await asyncio.sleep(seconds)` lets others run meanwhile")
 
         try:
-            with patch("time.sleep", sleep):
-                value = loop.run_until_complete(make(loop))
-            for task in asyncio.all_tasks(loop):
-                task.cancel()
-            return value
+            with thread, patch("time.sleep", sleep):
+                return thread.submit(self.run_until_complete, work).result()
         finally:
-            loop.close()
-
-    really_sleep = time.sleep
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(run).result()
+            for task in asyncio.all_tasks(self):
+                task.cancel()
+            self.close()

@@ -25,7 +25,7 @@ from .events import (
     op,
     span,
 )
-from .query_bench import explain_rows, run_known, run_query
+from .query_bench import explain_rows, run_query
 
 Mistakes = Mapping[str, Mapping[str, str]]  # what is said about a query -> the changes that make it of the solution
 
@@ -40,7 +40,7 @@ def _register(
     """Register a checker. Every second drawn case gets fractions of a microsecond; the first trace is empty."""
     drawn = [events for (events,) in draw(lambda rng: (make(rng),), 60)]
     cases = [[], *map(in_order, edges), *drawn[::2], *map(in_quarters, drawn[1::2])]
-    expected = as_solved(exercise_id, mistakes, explain_rows(is_ordered), run_known)
+    expected = as_solved(exercise_id, mistakes, explain_rows(is_ordered), run_query)
     register(exercise_id, Comparison([(events,) for events in cases], expected, described, run_query))
 
 
@@ -54,7 +54,6 @@ UNITS: Mistakes = {
 # a2.1
 
 COUNT_MISTAKES: Mistakes = {
-    "an op's name begins with `aten::`: a span is no op": {IS_OP: f"{IS_OP} OR cat = 'user_annotation'"},
     NOT_ATEN: {IS_OP: "cat = 'cpu_op'"},
     "the name has to begin with `aten::`, not only contain it": {"'aten": "'%aten"},
     "every event is counted, and only ops should be": {f"WHERE {IS_OP}": ""},
@@ -65,7 +64,6 @@ COUNT_MISTAKES: Mistakes = {
 COUNT_EDGES = [
     [op("cat", 0, 2)],
     [op("zeros", 0, 2), op("cat", 2, 4)],
-    [span(0, 2)],
     [*(op("cat", ts, ts + 0.5) for ts in range(11)), op("copy_", 11, 12), op("copy_", 12, 13)],
     many_ops(),
 ]
@@ -80,26 +78,18 @@ IN_SPAN_MISTAKES: Mistakes = {
     "an op of another thread runs at the same time, and not in this span: compare `tid`": {ON_THREAD: ""},
     "there are several spans of this name, and all of them count": FIRST_SPAN,
     "a start at the span's end is outside: `<`, and BETWEEN takes both ends": {"op.ts < span": "op.ts <= span"},
-    "a start at the span's first nanosecond is inside: `>=`": {STARTED: "op.ts > span.ts"},
     "an op that began before the span is not inside, even if it ends in it or later": {
         STARTED: "op.ts + op.dur > span.ts"
     },
     "only spans `roseinfer.model.forward` are asked for": {IS_FORWARD: "span.cat = 'user_annotation'"},
     NOT_ATEN: {f"op.{IS_OP}": "op.cat = 'cpu_op'"},
-    "only ops are asked for, and you have every event that starts in the span": {f"op.{IS_OP} AND ": ""},
     "all spans of this name count, not only the first, and `tid` has to be compared": {**FIRST_SPAN, ON_THREAD: ""},
-    "you add up the durations of the spans: take those of the ops": {"SUM(op.dur)": "SUM(span.dur)"},
     **UNITS,
 }
 SPAN_EDGES = [
     [span(0, 9), op("cat", 2, 5)],
-    [span(0, 9), op("cat", 0, 5)],
-    [span(0, 9), op("cat", 9, 12)],
     [span(0, 9), op("cat", 1, 3), op("cat", 5, 7)],
-    [span(0, 9), op("cat", 2, 5), op("cat", 1, 4, tid=2)],
-    [span(0, 9, name="roseinfer.block.forward"), op("cat", 2, 5)],
     [span(0, 9, name=f"{FORWARD}.block"), op("cat", 2, 5)],
-    [span(0, 4), op("cat", 1, 3), span(5, 9), op("cat", 6, 9)],
     [span(0, 200), *many_ops(since=1)],
 ]
 _register("a2.2", SPAN_EDGES, IN_SPAN_MISTAKES)
@@ -116,22 +106,16 @@ SELF_MISTAKES: Mistakes = {
     "of the ops around it you take the outermost one, not the innermost: MAX(id), not MIN": {"MAX(": "MIN("},
     "an op may call several ops, and all of them are subtracted": {"SUM(dur)": "MAX(dur)"},
     "an op that calls nothing has a self time, too: its duration": {"LEFT JOIN": "JOIN"},
-    "an op that calls others has a self time, too": {"called.id = op.id": "called.id = op.id WHERE called.id IS NULL"},
-    "an op whose self time is 0 has a row, too": {"GROUP BY name": "GROUP BY name HAVING self_ms > 0"},
     "spans are not subtracted": {OPS: "FROM slice", "GROUP BY name": f"WHERE {IS_OP} GROUP BY name"},
     "ops of other threads are not called by it: compare `tid`": {"around.tid = op.tid AND ": ""},
     NOT_ATEN: {IS_OP: "cat = 'cpu_op'"},
-    "only ops are asked for, and a span is no op": {IS_OP: f"{IS_OP} OR cat = 'user_annotation'"},
     **UNITS,
 }
 SELF_EDGES = [
     [op("cat", 0, 5)],
-    [op("zeros", 0, 9), op("empty", 2, 5)],
-    [op("cat", 0, 5), op("copy_", 5, 9)],
     [op("cat", 0, 9), op("cat", 2, 5)],
     [op("linear", 0, 9), op("cat", 0, 4), op("copy_", 4, 9)],
     [op("linear", 0, 9), op("cat", 1, 8), op("copy_", 2, 4), op("copy_", 5, 6)],
-    [op("cat", 0, 9), op("copy_", 2, 5, tid=2), op("empty", 3, 4), op("empty", 3, 4, tid=2)],
     [op(f"op_{depth}", depth, 20 - depth) for depth in range(8)],
     many_ops(),
 ]
@@ -145,10 +129,6 @@ IDLE_MISTAKES: Mistakes = {
     "the piece before it may have ended while a longer one still runs: take the latest end of all before": {
         LATEST: "1 PRECEDING"
     },
-    "work on two streams overlaps, which gives negative times: those are not gaps": {
-        LATEST: "1 PRECEDING",
-        "ts > busy_until": "ts <> busy_until",
-    },
     "while one stream waits, another one may work: look at all streams together": {
         "ORDER BY": "PARTITION BY tid ORDER BY"
     },
@@ -157,29 +137,18 @@ IDLE_MISTAKES: Mistakes = {
     },
     "a piece of work that starts when the one before ends leaves no gap": {"ts > busy": "ts >= busy"},
     "memory copies and fills are work of the device, too": {WORK: "cat = 'kernel'"},
-    "a span of the device (`gpu_user_annotation`) is no work, it only has a name for it": {
-        "'kernel'": "'kernel', 'gpu_user_annotation'"
-    },
     "every event counts as work, and only the device's should": {f"WHERE {WORK}": ""},
     "the time before the first piece of work is not a gap": {
         "MAX(ts + dur) OVER (": "COALESCE(MAX(ts + dur) OVER (",
         ") AS busy_until": "), 0) AS busy_until",
-    },
-    "without work there is no gap, and both are 0": {
-        "COUNT(*)": "COUNT(*) - (SELECT COUNT(*) = 0 FROM work)::INT",
-        SUM_OF_GAPS: f"(SELECT MAX(0) FROM work) + {SUM_OF_GAPS}",
     },
     **UNITS,
 }
 IDLE_EDGES = [
     [kernel(3, 9)],
     [kernel(0, 3), kernel(5, 9)],
-    [kernel(0, 3), kernel(3, 9)],
-    [kernel(0, 1), kernel(3, 4), kernel(6, 7)],
     [kernel(0, 5), kernel(3, 9, tid=8), kernel(11, 12)],
-    [kernel(0, 9), kernel(2, 4, tid=8), kernel(11, 12)],
     [kernel(0, 60), *(kernel(2 * n + 1, 2 * n + 2, tid=8) for n in range(25)), kernel(65, 66)],
-    [op("linear", 0, 2)],
 ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import duckdb
 
 COLUMNS = "id BIGINT, ts BIGINT, dur BIGINT, cat VARCHAR, name VARCHAR, tid BIGINT, pid BIGINT, args JSON"
-NAMES = ", ".join(column.split()[0] for column in COLUMNS.split(", "))
 MOST_SHOWN = 6  # rows in a message
 NULL = "a LEFT JOIN (or SUM over no rows) gives NULL; COALESCE(x, 0) makes it 0"
 
@@ -45,19 +44,15 @@ def run_query(answer: Any, events: Sequence[Event]) -> Rows:
     return _rows(answer, tuple(events))
 
 
-def run_known(query: str, events: Sequence[Event]) -> Rows:
-    """Return the rows of a query of the course, which is run once on each trace."""
-    return _known(query, tuple(events))
-
-
-@cache
-def _known(query: str, events: tuple[Event, ...]) -> Rows:
-    return _rows(query, events)
-
-
+@cache  # the queries of the course are run on the same traces for every answer
 def _rows(query: str, events: tuple[Event, ...]) -> Rows:
-    db, number = _database(), _number(events)
-    db.execute(f"CREATE OR REPLACE VIEW slice AS SELECT {NAMES} FROM every_trace WHERE number = {number}")
+    db = _database()
+    db.execute(f"CREATE OR REPLACE TABLE slice ({COLUMNS})")
+    if events:
+        times = [(round(1000 * event.ts), round(1000 * event.dur)) for event in events]
+        rows = [(id, *times[id], event.cat, event.name, event.tid, 1, None) for id, event in enumerate(events)]
+        places = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?)"] * len(rows))
+        db.execute(f"INSERT INTO slice VALUES {places}", [value for row in rows for value in row])
     try:
         with result_of(query, db) as result:
             return Rows(tuple(column[0].lower() for column in result.description), result.fetchall())
@@ -77,24 +72,9 @@ def _database() -> duckdb.DuckDBPyConnection:
     import duckdb
 
     db = duckdb.connect(":memory:", config={"threads": 1})
-    db.execute(f"CREATE TABLE every_trace (number BIGINT, {COLUMNS})")
     lock(db)
     atexit.register(_database.cache_clear)
     return db
-
-
-@cache
-def _number(events: tuple[Event, ...]) -> int:
-    """Insert a trace into the table, and return its number there."""
-    number = _number.cache_info().currsize
-    rows = [
-        (number, id, round(1000 * event.ts), round(1000 * event.dur), event.cat, event.name, event.tid, 1, None)
-        for id, event in enumerate(events)
-    ]
-    if rows:
-        places = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?)"] * len(rows))
-        _database().execute(f"INSERT INTO every_trace VALUES {places}", [value for row in rows for value in row])
-    return number
 
 
 def explain_rows(is_ordered: bool) -> Callable[[Any, Any], str | None]:
@@ -113,11 +93,10 @@ def explain_rows(is_ordered: bool) -> Callable[[Any, Any], str | None]:
         own, right = (_in_columns(rows, want.columns) for rows in (got, want))
         missing, surplus = (list((Counter(a) - Counter(b)).elements()) for a, b in ((right, own), (own, right)))
         if missing or surplus:
-            return _first_difference(
-                missing, surplus, f"{counted(len(own), 'row')}, expected {len(right)}", want.columns
-            )
+            return f"{_first_difference(missing, surplus)} ({counted(len(own), 'row')}, expected {len(right)})"
         if is_ordered and own != right:
-            return f"the rows are right, their order is not: you return {_listed(own)}, expected {_listed(right)}"
+            shown = (", ".join(map(_shown, rows[:MOST_SHOWN])) for rows in (own, right))
+            return "the rows are right, their order is not: you begin with {}, expected {}".format(*shown)
         return None
 
     return explain
@@ -133,26 +112,18 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str) else float(f"{value:.9g}")
 
 
-def _first_difference(missing: list[Row], surplus: list[Row], counts: str, columns: Sequence[str]) -> str:
-    """Name the first row that is missing, beside one of the same name (or, of numbers alone, the only one) if any."""
-    row = (missing or surplus)[0]
-    is_named = isinstance(row[0], str)
-    other = next((one for one in surplus if not is_named or one[0] == row[0]), None)
-    if not missing or other is None:
-        verb = "is missing" if missing else "should not be there"
-        return f"the row {_shown(row, columns)} {verb} ({counts})"
-    null = f": {NULL}" if None in other else ""
-    return f"you return the row {_shown(other, columns)}, expected {_shown(row, columns)}{null}"
+def _first_difference(missing: list[Row], surplus: list[Row]) -> str:
+    """Tell the first row that is missing, beside one of the same name (or, of numbers alone, the only one) if any."""
+    if not missing:
+        return f"the row {_shown(surplus[0])} should not be there"
+    name = missing[0][0]
+    for other in surplus:
+        if other[0] == name or not isinstance(name, str):
+            null = f": {NULL}" if None in other else ""
+            return f"you return the row {_shown(other)}, expected {_shown(missing[0])}{null}"
+    return f"the row {_shown(missing[0])} is missing"
 
 
-def _listed(rows: Sequence[Row]) -> str:
-    shown = ", ".join(" ".join(map(_value, row)) for row in rows[:MOST_SHOWN])
-    return f"{shown}, ..." if len(rows) > MOST_SHOWN else shown
-
-
-def _shown(row: Row, columns: Sequence[str]) -> str:
-    return ", ".join(f"{name}={_value(value, repr)}" for name, value in zip(columns, row, strict=True))
-
-
-def _value(value: Any, text: Callable[[str], str] = str) -> str:
-    return "NULL" if value is None else text(value) if isinstance(value, str) else f"{value:.9g}"
+def _shown(row: Iterable[Any]) -> str:
+    values = ("NULL" if value is None else repr(value) if isinstance(value, str) else f"{value:.9g}" for value in row)
+    return f"({', '.join(values)})"

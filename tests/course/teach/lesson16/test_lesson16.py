@@ -22,7 +22,7 @@ test_wrong_plans = wrong_answers(
         "six at most": (each(lambda *request: min(6, right(*request))), "you return"),
         "a token for decodes alone": (
             each(lambda n, c, f, m: (lambda length: 0 if length == m else length - c - f)(n + (f == 1 and c + f == n))),
-            "in_flight=3",
+            "in_flight=2",
         ),
     },
 )
@@ -105,7 +105,7 @@ test_wrong_feeds = wrong_answers(
         "16 bits": (looking_up(lambda ids, last: fresh(ids, last).short()), "values differ"),
         "fp16": (writing(lambda ids, last: torch.where(ids < 0, fresh(ids, last).half(), ids.half())), "values differ"),
         "other data": (with_other_data, "token_ids uses other memory now"),
-        "the rows of the first call": (rows_kept(), "captured, and replayed with"),
+        "the rows of the first call": (rows_kept(), "captured, and then replayed with"),
         "through NumPy": (in_numpy, "the host waits"),
     },
 )

@@ -135,7 +135,7 @@ test_wrong_steps = wrong_answers(
         "forgotten, not dropped": (guarded(one_ahead, forget), "drop(), raises that error"),
         "the queue turned": (guarded(one_ahead, turn_the_queue), "requests queued: [1, 0]"),
         "a new error of the same kind": (guarded(one_ahead, raise_a_copy), "raises another error"),
-        "a ValueError swallowed": (guarded(one_ahead, swallow_value_errors), "expected: call 1 of step(), launch(), "),
+        "a ValueError swallowed": (guarded(one_ahead, swallow_value_errors), "has to get the same error"),
         "in flight while some run": (guarded(ahead_by_one(is_in_flight=has_some_running)), "of step(), "),
         "aborted ones left in flight": (guarded(ahead_by_one(is_in_flight=has_some_not_aborted)), "of step(), "),
         "not ahead of those that wait": (guarded(ahead_by_one(launch_when_none_waits)), "finish(), returns requests"),
@@ -143,7 +143,7 @@ test_wrong_steps = wrong_answers(
         "state on the class": (guarded(ahead_by_one(is_in_flight=has_begun_anywhere)), "returns requests [1]"),
         "three kinds of errors": (
             guarded(one_ahead, kind=(RuntimeError, ValueError, KeyboardInterrupt)),
-            "AnotherError from schedule",
+            "AnotherError from finish",
         ),
         "another stage": (type("OneAhead", (Graphs,), {}), "expected a subclass of TakingTurns"),
     },

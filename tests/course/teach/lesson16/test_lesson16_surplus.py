@@ -32,22 +32,6 @@ def append(seq, token, stop):
     return True
 
 
-def any_nan_refused(seqs, tokens, stop):
-    if -1 in tokens:
-        raise ValueError("no token")
-    return committing(append)(seqs, tokens, stop)
-
-
-def refused_late(seqs, tokens, stop):
-    done = []
-    for seq, token in zip(seqs, tokens, strict=True):
-        if token == -1 and not seq.finish_reason:
-            raise ValueError("no token")
-        if append(seq, token, stop):
-            done.append(seq)
-    return done
-
-
 def refusing(rows):
     """Looks for -1 in these of the rows that have not ended."""
 
@@ -96,16 +80,14 @@ def rolled_back(seqs, tokens, stop):
 test_wrong_commits = wrong_answers(
     "16.3",
     {
-        "any -1 refused": (any_nan_refused, "expected none: its token is a surplus"),
-        "refused late": (refused_late, "something was appended before it"),
         "-1 where nothing is surplus": (
             lambda seqs, tokens, stop: refusing(lambda rows: rows if len(rows) == len(seqs) else [])(
                 seqs, tokens, stop
             ),
-            "nothing was raised",
+            "a -1 for a sequence that has not ended is a ValueError",
         ),
         "the same object": (committing(append_if_same), "stop_token_id=50256"),
-        "ends before it refuses": (ends_before, "or a sequence ended"),
+        "ends before it refuses": (ends_before, "you return"),
     },
 )
 
