@@ -15,7 +15,7 @@ from ..exercises.stage_checks import require_sizes, require_stage
 from ..exercises.wrong import Failed, Wrong
 
 BLOCK_SIZE, OUTPUT_LEN = 4, 2
-SIZES = {"num_blocks": 30, "block_size": BLOCK_SIZE, "max_num_seqs": 1}
+SIZES: dict[str, Any] = {"num_blocks": 30, "block_size": BLOCK_SIZE, "max_num_seqs": 1}
 # The promises that other books can break. Those of the queue hold a block in several sequences at once.
 TOUCHED = (
     "Every block comes back",
