@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from random import Random
 from typing import Literal
 
@@ -13,12 +13,13 @@ from torch import Tensor
 
 from roseinfer.arguments import counted
 from roseinfer.blocks import OutOfBlocks
+from roseinfer.models import Model
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
 from .broken_promises import count, lengths_text, require_all_free, require_one_owner
-from .making import stage_of
-from .shortest_case import require_none_breaks, with_simpler_calls
+from .making import copy_of, stage_of
+from .shortest_case import Case, require_none_breaks
 from .small_models import SMALL, last_logits
 
 NUM_CASES, NUM_CALLS = 22, 25
@@ -51,18 +52,17 @@ class StageCall:
 
 
 @dataclass(frozen=True)
-class Case:
-    """A schedule of calls on the model of that name in small_models.MAKERS."""
+class StageCase(Case):
+    """A schedule of StageCalls on the model of that name in small_models.MAKERS."""
 
     model: str
-    calls: tuple[StageCall, ...]
 
-    def simpler(self) -> Iterator[Case]:
+    def simpler(self) -> Iterator[StageCase]:
         if self.model != SMALL[0]:
             yield replace(self, model=SMALL[0])
-        yield from with_simpler_calls(self)
+        yield from super().simpler()
 
-    def renamed(self) -> Case:
+    def renamed(self) -> StageCase:
         """Rename the sequences to A, B, C in the order in which they come."""
         order = dict.fromkeys(name for call in self.calls for name in call.names)
         letter = dict(zip(order, NAMES, strict=False))
@@ -74,9 +74,9 @@ class Case:
         return "; ".join([pool, *map(str, self.calls)])
 
 
-def random_case(seed: int) -> Case:
+def random_case(seed: int) -> StageCase:
     rng = Random(seed)
-    return Case(rng.choice(SMALL), tuple(_random_call(rng) for _ in range(NUM_CALLS)))
+    return StageCase(rng.choice(SMALL), calls=tuple(_random_call(rng) for _ in range(NUM_CALLS)))
 
 
 def _random_call(rng: Random) -> StageCall:
@@ -88,18 +88,18 @@ def _random_call(rng: Random) -> StageCall:
 
 
 def random_schedules(stage_class: type[Stage], device: str) -> None:
+    models = cache(partial(copy_of, device=device))  # a copy for all stages of the search
     require_none_breaks(
         map(random_case, range(NUM_CASES)),
-        partial(what_breaks, stage_class, device),
+        lambda case: what_breaks(stage_class, device, case, models(case.model)),
         lambda case, error: f"the shortest schedule found: {case}: {error}",
-        tidy=Case.renamed,
     )
 
 
-def what_breaks(stage_class: type[Stage], device: str, case: Case) -> Exception | None:
-    """Play the schedule on a fresh stage and return the first error; None if there is none."""
+def what_breaks(stage_class: type[Stage], device: str, case: StageCase, model: Model) -> Exception | None:
+    """Play the schedule on a fresh stage of the model and return the first error; None if there is none."""
     try:
-        play = Play(stage_class, device, case.model)
+        play = Play(stage_class, device, case.model, model)
         for call in case.calls:
             play.take(call)
             play.require_books()
@@ -112,8 +112,8 @@ def what_breaks(stage_class: type[Stage], device: str, case: Case) -> Exception 
 class Play:
     """Plays the calls that make sense, so that it can play any part of a schedule; checks logits by the reference."""
 
-    def __init__(self, stage_class: type[Stage], device: str, model: str) -> None:
-        self.model, self.device = model, device
+    def __init__(self, stage_class: type[Stage], device: str, name: str, model: Model) -> None:
+        self.model, self.device = name, device
         self.live: dict[str, Sequence] = {}
         self.stage = stage_of(
             stage_class, model, device, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, max_num_seqs=len(NAMES)

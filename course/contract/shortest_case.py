@@ -7,53 +7,46 @@ stage it ran 1,413 schedules where this runs 91, and kept calls that do nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
-from typing import Any, ClassVar, Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 
-class Call(Protocol):
-    def simpler(self) -> Iterator[Any]: ...
+@dataclass(frozen=True)
+class Case:
+    """Calls on a fresh stage. str(case) is the text that the stage's author reads."""
 
+    calls: tuple[Any, ...] = field(kw_only=True)  # each has simpler(), which yields the call with one thing less
 
-class Case(Protocol):
-    """A dataclass that holds the calls on a fresh stage. str(case) is the text that the stage's author reads."""
+    def simpler(self: AnyCase) -> Iterator[AnyCase]:
+        """Yield the case without half of its calls, without a quarter, and so on; then with one call made simpler."""
+        size = len(self.calls)
+        while size := size // 2:
+            for start in range(0, len(self.calls), size):
+                yield replace(self, calls=self.calls[:start] + self.calls[start + size :])
+        for i, call in enumerate(self.calls):
+            for other in call.simpler():
+                yield replace(self, calls=(*self.calls[:i], other, *self.calls[i + 1 :]))
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def calls(self) -> tuple[Any, ...]: ...
-
-    def simpler(self) -> Iterator[Any]: ...
+    def renamed(self: AnyCase) -> AnyCase:
+        """Return the case as it is told."""
+        return self
 
 
 AnyCase = TypeVar("AnyCase", bound=Case)
-
-
-def with_simpler_calls(case: AnyCase) -> Iterator[AnyCase]:
-    """Yield the case without half of its calls, without a quarter, and so on; then with one call made simpler."""
-    size = len(case.calls)
-    while size := size // 2:
-        for start in range(0, len(case.calls), size):
-            yield replace(case, calls=case.calls[:start] + case.calls[start + size :])
-    for i, call in enumerate(case.calls):
-        for other in call.simpler():
-            yield replace(case, calls=(*case.calls[:i], other, *case.calls[i + 1 :]))
 
 
 def require_none_breaks(
     cases: Iterable[AnyCase],
     what_breaks: Callable[[AnyCase], Exception | None],
     tell: Callable[[AnyCase, str], str],
-    tidy: Callable[[AnyCase], AnyCase] = lambda case: case,
 ) -> None:
     """Require that no case breaks. Raises AssertionError about the first that does, made as simple as it can be.
 
-    what_breaks: returns the first error of a case. tell: makes the message from the case and the error in words. tidy:
-    called on the simplest case before it is told.
+    what_breaks: returns the first error of a case. tell: makes the message from the case and the error in words.
     """
     for case in cases:
         if what_breaks(case):
-            case = tidy(shortest(case, what_breaks))
+            case = shortest(case, what_breaks).renamed()
             error = what_breaks(case)
             what = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
             raise AssertionError(tell(case, what)) from error

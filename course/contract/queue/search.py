@@ -8,11 +8,13 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from roseinfer.models import Model
 from roseinfer.stage import Stage
 
 from ..broken_promises import count
 from ..injected_errors import ErrorAt, OutOfMemory
-from ..shortest_case import require_none_breaks, with_simpler_calls
+from ..making import copy_of
+from ..shortest_case import Case, require_none_breaks
 from ..small_models import text_of
 from .driver import Queue
 
@@ -56,15 +58,13 @@ class QueueCall:
 
 
 @dataclass(frozen=True)
-class QueueCase:
+class QueueCase(Case):
+    """QueueCalls on a stage with these sizes."""
+
     num_blocks: int
     block_size: int
     places: int
     budget: int
-    calls: tuple[QueueCall, ...]
-
-    def simpler(self) -> Iterator[QueueCase]:
-        yield from with_simpler_calls(self)
 
     def __str__(self) -> str:
         pool = f"{self.num_blocks} blocks of {count(self.block_size, 'token')}, max_num_seqs={self.places}"
@@ -76,7 +76,7 @@ def random_case(seed: int) -> QueueCase:
     block_size, places = rng.choice((1, 2, 3, 4)), rng.randint(1, 4)
     num_blocks = -(-rng.randint(30, 60) // block_size)
     calls = tuple(_random_call(rng) for _ in range(NUM_CALLS))
-    return QueueCase(num_blocks, block_size, places, places + rng.randint(0, 12), calls)
+    return QueueCase(num_blocks, block_size, places, places + rng.randint(0, 12), calls=calls)
 
 
 def _random_call(rng: Random) -> QueueCall:
@@ -91,17 +91,18 @@ def _random_call(rng: Random) -> QueueCall:
 def random_queues(stage_class: type[Stage], device: str) -> None:
     require_none_breaks(
         map(random_case, range(NUM_CASES)),
-        partial(what_breaks, stage_class, device),
+        partial(what_breaks, stage_class, device, copy_of(MODEL, device)),
         lambda case, error: f"the shortest run found: {case}; to the end: {error}",
     )
 
 
-def what_breaks(stage_class: type[Stage], device: str, case: QueueCase) -> Exception | None:
-    """Run the case on a fresh stage and return the first error; None if there is none."""
+def what_breaks(stage_class: type[Stage], device: str, model: Model, case: QueueCase) -> Exception | None:
+    """Run the case on a fresh stage of the model and return the first error; None if there is none."""
     try:
         queue = Queue(
             stage_class,
             device,
+            own=model,
             budget=case.budget,
             num_blocks=case.num_blocks,
             block_size=case.block_size,

@@ -71,9 +71,9 @@ def require_stage(answer: Any, base: str = "a stage", method: str = "") -> None:
 
 
 def require_sizes(stage: Stage, **sizes: int) -> None:
-    """Raise Wrong unless the stage has the sizes that it was made with."""
+    """Raise Wrong unless the stage has the sizes that it was made with, and its tables as many blocks."""
     for name, size in sizes.items():
-        if (got := getattr(stage, name)) != size:
+        if (got := getattr(stage.tables if name == "num_blocks" else stage, name)) != size:
             raise Wrong(f"made with {name}={size}, the stage has {got}: pass all sizes on")
 
 

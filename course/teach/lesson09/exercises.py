@@ -99,39 +99,28 @@ BIT_MISTAKES = {
 
 
 @np.errstate(all="ignore")
-def _store_with(answer: Callable[..., object], bits: list[int], shape: tuple[int, ...]) -> object:
-    """Call an answer with an array whose dimensions lie in memory the other way round, as a transpose has them."""
+def _store_with(answer: Callable[..., Any], bits: list[int], shape: tuple[int, ...]) -> np.ndarray:
+    """Return an answer's bits in hexadecimal, where all NaN are alike.
+
+    Its array has the dimensions in memory the other way round, as a transpose has them.
+    """
     x = np.asarray(np.array(bits, dtype=np.uint32).view(np.float32).reshape(shape), order="F")
     before = x.copy()
     got = answer(x)
     if not np.array_equal(x, before, equal_nan=True):
         raise Wrong("x was handed in, and you have changed it")
-    return got
-
-
-def _explain_bits(got: Any, want: np.ndarray) -> str | None:
-    if got is None:
-        return "got None: is a `return` missing?"
-    if not hasattr(got, "dtype") or torch.is_tensor(got):
-        return f"expected a NumPy array, got {type(got).__name__}"
-    if got.dtype != np.uint16:
-        return f"dtype {got.dtype}, expected uint16: the bits, not the numbers"
-    if got.shape != want.shape:
-        return f"shape {got.shape}, expected {want.shape}"
-    is_nan, also_nan = (np.asarray((bits & 0x7FFF) > 0x7F80) for bits in (want, got))
-    wrong = np.argwhere((got != want) & ~(is_nan & also_nan))
-    if not len(wrong):
-        return None
-    at = tuple(int(i) for i in wrong[0])
-    what = "a NaN, such as " if is_nan[at] else ""
-    return f"{len(wrong)} of {want.size} differ, first at {at}: got {got[at]:04x}, expected {what}{want[at]:04x}"
+    if not isinstance(got, (np.ndarray, np.generic)) or got.dtype != np.uint16:
+        raise Wrong(f"you return {getattr(got, 'dtype', type(got).__name__)}, expected an array of uint16: the bits")
+    found = np.asarray(got)
+    digits = np.vectorize("{:04x}".format, otypes=[object])(found)
+    return np.where(found & 0x7FFF > 0x7F80, "NaN", digits)
 
 
 register(
     "09.3",
     Comparison(
         PATTERNS,
-        as_solved("09.3", BIT_MISTAKES, _explain_bits, _store_with, np=np),
+        as_solved("09.3", BIT_MISTAKES, call=_store_with, np=np),
         lambda bits, shape: f"x with the bits {' '.join(f'{n:08x}' for n in bits)}, shape {shape}",
         call=_store_with,
     ),
@@ -189,7 +178,6 @@ LOOP_MISTAKES = {
 ACC, TOTAL = {"acc[d] * shrink": "acc[d]"}, {"total * shrink": "total"}
 LARGER_SCORE = {
     "when a larger score comes, acc must shrink by exp(top - new_top)": ACC,
-    "when a larger score comes, total must shrink by exp(top - new_top)": TOTAL,
     "when a larger score comes, acc and total must shrink by exp(top - new_top)": ACC | TOTAL,
     "out holds what was in memory before: write to it, do not add to it": {"] = acc[d] / total": "] += acc[d] / total"},
 }
@@ -216,54 +204,40 @@ def _require_tasks(plain: Callable[..., Any]) -> None:
 
     A race between threads may be won by chance, so the tasks run one after the other here.
     """
-    tasks, case = _Tasks(), paged_case([9, 3, 0], group=2, head_dim=4, block_size=4)
-    with patch.object(numba.prange, "__new__", lambda _, *bounds: tasks(*bounds)):
-        out = _as_attention(plain)(*case)
-    if not tasks.rows:
-        raise Wrong("the values are right, but no task runs side by side with another: loop over the tasks with prange")
-    if (most := max(map(len, tasks.rows))) > 1:
-        raise Wrong(
-            f"the values are right, but one task writes {most} rows of out, and a task is one thread's: make it one "
-            "for each (sequence, query head), and no prange inside of another, which is a range"
-        )
-    if (written := len(set().union(*tasks.rows))) < (rows := out.size(0) * out.size(1)):
-        raise Wrong(
-            f"the values are right, but prange's tasks write {written} of {rows} rows of out, one thread the rest"
-        )
-    if tasks.shared:
-        raise Wrong(
-            f"right as plain Python, wrong when tasks run side by side: {tasks.shared} is made before the loop, and "
-            "more than one task writes to it. Make it inside the prange"
-        )
+    written: dict[str, list[set[tuple[int, ...]]]] = {}  # array -> the places in it that each task has changed
+    is_inside = False
 
-
-class _Tasks:
-    """Stands in for prange. rows: of `out` that each task has changed. shared: array that two tasks have changed."""
-
-    def __init__(self) -> None:
-        self.rows: list[set[tuple[int, ...]]] = []
-        self.shared = ""
-        self.is_inside = False
-
-    def __call__(self, *bounds: int) -> Iterator[int]:
-        if self.is_inside:  # as Numba does it
+    def tasks(_: Any, *bounds: int) -> Iterator[int]:
+        nonlocal is_inside
+        if is_inside:  # Numba runs a prange inside of another as a range
             yield from range(*bounds)
             return
-        caller = sys._getframe(1)
-        arrays = {name: value for name, value in caller.f_locals.items() if isinstance(value, np.ndarray)}
-        times_changed = {name: np.zeros(array.shape, int) for name, array in arrays.items()}
+        arrays = {name: value for name, value in sys._getframe(1).f_locals.items() if isinstance(value, np.ndarray)}
         for task in range(*bounds):
             before = {name: array.copy() for name, array in arrays.items()}
-            self.is_inside = True
+            is_inside = True
             yield task
-            self.is_inside = False
+            is_inside = False
             for name, array in arrays.items():
                 changed = ~np.isclose(array, before[name], rtol=0.0, atol=0.0, equal_nan=True)
-                times_changed[name] += changed
-                if name == caller.f_code.co_varnames[0]:
-                    self.rows.append({tuple(row) for row in np.argwhere(changed)[:, :2].tolist()})
-                elif (times_changed[name] > 1).any():
-                    self.shared = name
+                written.setdefault(name, []).append({tuple(place) for place in np.argwhere(changed).tolist()})
+
+    with patch.object(numba.prange, "__new__", tasks):
+        out = _as_attention(plain)(*paged_case([9, 3, 0], group=2, head_dim=4, block_size=4))
+    rows = [{place[:2] for place in places} for places in written.pop(plain.__code__.co_varnames[0], [])]
+    most, together, num_rows = max(map(len, rows), default=0), len(set().union(*rows)), out.size(0) * out.size(1)
+    if most > 1 or together < num_rows:
+        raise Wrong(
+            f"the values are right, but a task of prange writes up to {most} rows of out, and all tasks together write "
+            f"{together} of {num_rows}: loop with prange over one task for each (sequence, query head), and with no "
+            "prange inside of another, which is a range"
+        )
+    for name, places in written.items():
+        if sum(map(len, places)) > len(set().union(*places)):
+            raise Wrong(
+                f"right as plain Python, wrong when tasks run side by side: {name} is made before the loop, and more "
+                "than one task writes to it. Make it inside the prange"
+            )
 
 
 def _require_compiled(answer: Any) -> None:

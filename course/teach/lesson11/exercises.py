@@ -88,7 +88,6 @@ MASK_MISTAKES = {
         "tokens % 32": "tokens // allowed.shape[1]",
     },
     "bit 31 is a bit like the others, though it makes its word negative": {"& 1": "& 1 & (tokens % 32 < 31)"},
-    "only the lowest bit of a shifted word belongs to the token": {" & 1": ""},
     "the grammar is missing: a token that is not allowed gets -inf": {
         "torch.where(bits.bool(), penalised, -torch.inf)": "penalised"
     },
@@ -130,13 +129,7 @@ CHOICE_MISTAKES = {
     "the last to ring wins: a clock rings at noise / p": {"noise).argmax": "noise).argmin"},
     "p x noise is not a race: a clock rings at noise / p": {"probs / noise": "probs * noise"},
     "the temperature is not used": {"is_drawn, temperature, 1.0": "is_drawn, 1.0, 1.0"},
-    "logits are divided by the temperature, not multiplied": {"logits / ": "logits * "},
     "clocks ring at the rates p, not at the logits": {"probs / noise": "logits / noise"},
-    "to logits / temperature one adds -log(noise), Gumbel noise": {
-        "torch.softmax": "torch.add",
-        ", dim=-1)\n    return": ", noise)\n    return",
-        "probs / noise": "probs",
-    },
 }
 CHOICES = Comparison(
     RACES,

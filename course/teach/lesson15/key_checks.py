@@ -57,22 +57,14 @@ def _groups_of(answer: Callable[..., Any], texts: Texts, block_size: int) -> lis
         if len(keys) != len(text) // block_size:
             why = "; a block that is not full has no key" if len(keys) > len(text) // block_size else ""
             raise Wrong(f"keys_of({text}, {block_size}): {len(keys)} keys, expected {len(text) // block_size}{why}")
-        for key in keys:
-            if not isinstance(key, Hashable) or _hash_fails(key):
-                raise Wrong(f"a key is looked up in a dict, and {key!r} cannot be ({type(key).__name__} has no hash)")
         if list(keys) != list(again):
             said = f"keys_of({text}, {block_size}) returns different keys on a second call"
             raise Wrong(f"{said}, so no lookup can succeed")
-        groups.append([numbers.setdefault(key, len(numbers)) for key in keys])
+        try:
+            groups.append([numbers.setdefault(key, len(numbers)) for key in keys])
+        except TypeError as error:
+            raise Wrong(f"a key is looked up in a dict, and one of {keys!r} cannot be: {error}") from error
     return groups
-
-
-def _hash_fails(key: Hashable) -> bool:
-    try:
-        hash(key)
-    except TypeError:  # a tuple with a list in it
-        return True
-    return False
 
 
 def _explain_groups(got: list[list[int]], want: list[list[int]]) -> str | None:
@@ -82,10 +74,8 @@ def _explain_groups(got: list[list[int]], want: list[list[int]]) -> str | None:
         for u, j in places[:n]:
             one_key, one_text = got[t][i] == got[u][j], want[t][i] == want[u][j]
             if one_key != one_text:
-                blocks = f"block {j} of text {u} and block {i} of text {t}"
-                if one_key:
-                    return f"{blocks} have the same key, and the texts up to there differ"
-                return f"{blocks} end the same text, and have two keys"
+                what = "have the same key, and the texts up to there differ", "end the same text, and have two keys"
+                return f"block {j} of text {u} and block {i} of text {t} {what[one_text]}"
     return None
 
 
@@ -94,12 +84,8 @@ KEY = 'sha256(before + array("q", tokens).tobytes()).digest()'
 TEXT = "token_ids[: start + block_size]"
 KEY_MISTAKES = {  # those that take the fewest texts for the same come first
     "an id beyond 2**24 is not exact as a 32-bit float": {'array("q", tokens)': 'array("f", tokens)'},
-    "numbers that are put together as one lose the zeros in front: 0 and 0, 0 become the same": {
-        KEY: f"sum(token << 31 * i for i, token in enumerate({TEXT}[::-1]))"
-    },
     "a token id needs more than two bytes": {'array("q", tokens)': 'array("H", [token % 65_536 for token in tokens])'},
     "K and V of a block depend on the text before it: its own tokens are not enough": {KEY: "tuple(tokens)"},
-    "where a block stands and its own tokens do not say what comes before it": {KEY: "start, *tokens"},
     "the length and the last token are post 004's key: tokens in between may differ": {KEY: "start, tokens[-1]"},
     "a sum forgets the order": {KEY: f"start, sum({TEXT})"},
     "sorted, or in a set, tokens lose their order": {KEY: f"tuple(sorted({TEXT}))"},
@@ -135,12 +121,9 @@ def _draw_long(rng: Random) -> tuple[Texts, int]:
 
 SOME_IDS = (0, 1, 2, 3, 12, 23, 257, 40_000, 65_535, 65_536, 70_000, 2**24 + 1, LARGEST_ID - 65_536)
 GROUPS = [
-    ([[1, 2], [1, 2]], 2),
-    ([[1], [2]], 2),
     ([[1, 2], [2, 1]], 2),
     ([[1, 23], [12, 3]], 2),
     ([[1], [257]], 1),
-    ([[1, 2], [3, 4, 1, 2]], 2),
     ([[1, 4], [2, 3]], 2),
     ([[0], [0, 0]], 1),
     ([[257], [1, 1]], 1),

@@ -11,7 +11,7 @@ from right_stage import Right
 from course.contract import bytes_held
 from course.contract.broken_promises import require_one_owner
 from course.contract.queue.search import QueueCall, QueueCase
-from course.contract.schedule_search import Case, StageCall
+from course.contract.schedule_search import StageCall, StageCase
 from course.contract.shortest_case import require_none_breaks, shortest
 from course.contract.time_limit import TookTooLong, time_limit
 from roseinfer.blocks import BlockTables
@@ -54,14 +54,16 @@ def test_bytes_held_counts_each_storage_once(small):
 
 def test_a_case_tells_its_calls_in_order_and_renamed():
     calls = StageCall("prefill", ("D",), (1, 2)), StageCall("decode", ("D", "B"), (3,)), StageCall("free", ("D",))
-    assert str(Case("gpt2", calls).renamed()) == (
+    assert str(StageCase("gpt2", calls=calls).renamed()) == (
         "model gpt2, 9 blocks of 4 tokens; prefill A, a prompt of 2 tokens; decode A, B; free A"
     )
 
 
-QUEUE_CASE = QueueCase(9, 4, 2, 8, (QueueCall("step", 3), QueueCall("add", 7, max_tokens=5), QueueCall("abort", 6)))
-STAGE_CASE = Case(
-    "gpt2", (StageCall("free", ("A",)), StageCall("prefill", ("B",), (1, 2, 3)), StageCall("free", ("C",)))
+QUEUE_CASE = QueueCase(
+    9, 4, 2, 8, calls=(QueueCall("step", 3), QueueCall("add", 7, max_tokens=5), QueueCall("abort", 6))
+)
+STAGE_CASE = StageCase(
+    "gpt2", calls=(StageCall("free", ("A",)), StageCall("prefill", ("B",), (1, 2, 3)), StageCall("free", ("C",)))
 )
 
 
@@ -86,6 +88,6 @@ def test_a_case_that_breaks_is_told_with_its_error():
         return f"{len(case.calls)} call: {error}"
 
     with pytest.raises(AssertionError, match="^1 call: ValueError: 1 calls$") as raised:
-        require_none_breaks([QueueCase(9, 4, 2, 8, ()), QUEUE_CASE], what_breaks, tell)
+        require_none_breaks([QueueCase(9, 4, 2, 8, calls=()), QUEUE_CASE], what_breaks, tell)
     assert isinstance(raised.value.__cause__, ValueError)
     require_none_breaks([QUEUE_CASE], lambda case: None, tell)

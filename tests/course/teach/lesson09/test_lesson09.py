@@ -65,10 +65,16 @@ def in_place(x):
 test_wrong_bits = wrong_answers(
     "09.3",
     {
-        "numbers": (lambda x: torch.from_numpy(x).bfloat16().float().numpy(), "dtype float32, expected uint16"),
-        "a tensor": (lambda x: torch.from_numpy(x).bfloat16(), "expected a NumPy array, got Tensor"),
-        "flat": (lambda x: to_bfloat16(x).ravel(), "shape (0,), expected (2, 0, 3)"),
-        "no sign": (lambda x: to_bfloat16(np.abs(x)), "got 0000, expected 8000"),
+        "numbers": (
+            lambda x: torch.from_numpy(x).bfloat16().float().numpy(),
+            "you return float32, expected an array of uint16",
+        ),
+        "a tensor": (
+            lambda x: torch.from_numpy(x).bfloat16(),
+            "you return torch.bfloat16, expected an array of uint16",
+        ),
+        "flat": (lambda x: to_bfloat16(x).ravel(), "you return [], expected [[], []]"),
+        "no sign": (lambda x: to_bfloat16(np.abs(x)), "you return ['0000'], expected ['8000']"),
         "in place": (in_place, "x was handed in, and you have changed it"),
     },
 )
@@ -138,17 +144,17 @@ test_a_wrong_loop = wrong_answers(
         "one thread": (loop_with({"(parallel=True)": ""}), "expected parallel=True in @njit(...)"),
         "one task for all": (
             loop_with({TASKS: "    for _ in prange(1):\n     for task in range(num_seqs * num_heads):\n"}),
-            "but one task writes 12 rows of out, and a task is one thread's",
+            "a task of prange writes up to 12 rows of out",
         ),
         "a task for each sequence": (
             loop_with({TASKS: "    for seq in prange(num_seqs):\n     for head in prange(num_heads):\n", PLACE: ""}),
-            "but one task writes 4 rows of out, and a task is one thread's",
+            "a task of prange writes up to 4 rows of out",
         ),
         "tasks that do next to nothing": (
             loop_with({TASKS: TASKS + "        out[0, 0, 0] = 0.0\n" + TASKS.replace("prange", "range")}),
-            "prange's tasks write 1 of 12 rows of out, one thread the rest",
+            "all tasks together write 1 of 12",
         ),
-        "no tasks": (loop_with({"in prange(": "in range("}), "loop over the tasks with prange"),
+        "no tasks": (loop_with({"in prange(": "in range("}), "all tasks together write 0 of 12"),
         "not compiled": (loop_with({"@njit(parallel=True)\n": ""}), "expected a function under @njit(parallel=True)"),
         "what Numba does not know": (
             loop_with({"v[seq, kv_head].copy()": "np.copy(v[seq, kv_head], subok=True)"}),

@@ -162,6 +162,15 @@ class SharedOnce(SharedTables):
         return block
 
 
+class NeverShared(SharedOnce):
+    """Knows no block to evict when all that are idle were shared."""
+
+    def evict(self):
+        block = next(block for block in self.idle if block not in self.was_shared)
+        forget(self, block)
+        return block
+
+
 # With one sequence at a time these are right.
 
 
@@ -199,6 +208,10 @@ test_wrong_policies = wrong_answers(
             evicting(newest, num_found_tokens=property(lambda self: 10**6, lambda self, n: None)),
             "fewer than the",
         ),
+        "no block that was shared": (
+            cache_with(NeverShared),
+            "evict() with 28 idle blocks, one of which must go: ",
+        ),
         "a queue that is sorted": (SortsTheQueue, "does it evict in another order?"),
         "idle at the first drop": (
             cache_with(IdleAtTheFirstDrop),
@@ -206,7 +219,7 @@ test_wrong_policies = wrong_answers(
         ),
         "one holder": (cache_with(OneHolder), "the promise **Shared beginnings**"),
         "sizes that are lost": (LosesSizes, "made with max_num_seqs=1, the stage has 64: pass all sizes on"),
-        "a larger pool": (LargerPool, "self.tables has 60 blocks"),
+        "a larger pool": (LargerPool, "made with num_blocks=30, the stage has 60: pass all sizes on"),
     },
 )
 
