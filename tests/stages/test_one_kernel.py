@@ -76,6 +76,7 @@ def test_one_compilation_serves_models_of_any_size():
     assert len(decode_kernel.signatures) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model",
     [

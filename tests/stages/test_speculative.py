@@ -86,6 +86,7 @@ def test_tokens_are_those_of_both_oracles():
     assert_right(model, seqs, reference_generate, hf_generate)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong, first", [(0, 5), (1, 1), (2, 2), (3, 3)])
 def test_a_step_keeps_the_right_beginning_of_a_draft_and_one_token(perfect, monkeypatch, wrong, first):
     model, expected = perfect
