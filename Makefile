@@ -7,8 +7,9 @@ CONDA_ENV := $(if $(filter base,$(CONDA_DEFAULT_ENV)),,$(CONDA_PREFIX))
 ENV_DIR := $(or $(VIRTUAL_ENV),$(CONDA_ENV),$(CURDIR)/.venv)
 PY := "$(ENV_DIR)/bin/python"
 
-# A worker a core, with one thread each: on two cores, two workers with two threads each take longer.
-PYTEST := OMP_NUM_THREADS=$(or $(OMP_NUM_THREADS),1) $(PY) -m pytest -n logical --maxprocesses 8 --dist loadscope
+# A worker a core, with one thread each: on two cores, two workers with two threads each take longer. Bytecode is kept,
+# also where the environment asks for none: each worker imports all tests, and would compile all of them every time.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=$(or $(OMP_NUM_THREADS),1) $(PY) -m pytest -n logical --maxprocesses 8 --dist loadscope
 # What fails beside other tests, by path: to collect all tests would take half a minute.
 ALONE := $(PY) -m pytest $$(grep -rl --include='*.py' mark.alone tests)
 
@@ -29,11 +30,12 @@ lab: setup ## open the course in JupyterLab (LAB_ARGS="--no-browser --port 9999"
 	$(PY) -m jupyterlab $$root --ServerApp.root_dir="$(CURDIR)" \
 		--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(LAB_ARGS)
 
-check: setup ## in a minute or two: lint, format, types, and the quick tests: the layers, the stages' hashes, what recordings say, the words
+check: setup ## in a minute: lint, format, types, and the quick tests: the layers, the stages' hashes, what recordings say, the words
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
-	$(PY) -m mypy
-	$(PYTEST) -m "not slow and not browser and not gpu and not nightly" tests
+	$(PY) -m mypy & types=$$!; \
+	$(PYTEST) -m "not slow and not browser and not gpu and not nightly" tests && tested=yes; \
+	wait $$types || { echo "mypy failed, see above" >&2; exit 1; }; [ "$$tested" ]
 
 test: check ## before a commit: `make check`, which shows first what is likely red; then the slow tests (some in a real browser), and the core path of every notebook that has changed against its recorded outputs and its solutions
 	@sh tools/shell/browser.sh

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
+from collections.abc import Iterator
 
 # Started in the background, a process does not hear Ctrl-C, nor do those that it starts. Tests send it, and wait.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -32,6 +34,17 @@ def one_thread_and_gradients() -> None:
     as many threads as it takes itself, and `teach.setup` turns gradients off."""
     torch.set_num_threads(1)
     torch.set_grad_enabled(True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep the garbage collector from looking through all that is imported and collected, which stays to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -15,37 +15,29 @@ FORWARD = "roseinfer.model.forward"
 APPEND = "roseinfer.kv.append_token"
 
 # As the post prints them, blank lines and all.
-POST_OPS_IN_BUILD = """
+IN_SPAN = """
 WITH win AS (
   SELECT ts AS t0, ts + dur AS t1
   FROM slice
-  WHERE name='roseinfer.decode_step_sessions.build_batched_past' AND cat='user_annotation'
+  WHERE name='{span}' AND cat='user_annotation'
   ORDER BY ts LIMIT 1
 )
-SELECT name, COUNT(*) n, SUM(dur)/1e6 total_ms, AVG(dur)/1e3 avg_us
+"""
+OPS = """SELECT name, COUNT(*) n, SUM(dur)/1e6 total_ms, AVG(dur)/1e3 avg_us
 FROM slice, win
 WHERE ts>=win.t0 AND ts<win.t1 AND name LIKE 'aten::%'
 GROUP BY name
 ORDER BY total_ms DESC
 LIMIT 25;
-
 """
-POST_NAMED_OPS_IN_BUILD = """
-WITH win AS (
-  SELECT ts AS t0, ts + dur AS t1
-  FROM slice
-  WHERE name='roseinfer.decode_step_sessions.build_batched_past' AND cat='user_annotation'
-  ORDER BY ts LIMIT 1
-)
-SELECT name, COUNT(*) n, SUM(dur)/1e6 total_ms
+NAMED_OPS = """SELECT name, COUNT(*) n, SUM(dur)/1e6 total_ms
 FROM slice, win
 WHERE ts>=win.t0 AND ts<win.t1
-  AND name IN ('aten::cat','aten::zeros','aten::zeros_like','aten::empty','aten::empty_like','aten::copy_')
+  AND name IN ({ops})
 GROUP BY name
 ORDER BY total_ms DESC;
-
 """
-POST_OVERVIEW = """
+OVERVIEW = """
 SELECT cat, name, COUNT(*) n, SUM(dur)/1e6 total_ms, AVG(dur)/1e6 avg_ms
 FROM slice
 WHERE name LIKE 'roseinfer.%'
@@ -53,40 +45,14 @@ WHERE name LIKE 'roseinfer.%'
 GROUP BY cat, name
 ORDER BY total_ms DESC;
 """
-POST_OPS_IN_APPEND = """
-WITH win AS (
-  SELECT ts AS t0, ts + dur AS t1
-  FROM slice
-  WHERE name='roseinfer.kv.append_token' AND cat='user_annotation'
-  ORDER BY ts LIMIT 1
-)
-SELECT name, COUNT(*) n, SUM(dur)/1e6 total_ms, AVG(dur)/1e3 avg_us
-FROM slice, win
-WHERE ts>=win.t0 AND ts<win.t1 AND name LIKE 'aten::%'
-GROUP BY name
-ORDER BY total_ms DESC
-LIMIT 25;
-"""
-POST_NAMED_OPS_IN_APPEND = """
-WITH win AS (
-  SELECT ts AS t0, ts + dur AS t1
-  FROM slice
-  WHERE name='roseinfer.kv.append_token' AND cat='user_annotation'
-  ORDER BY ts LIMIT 1
-)
-SELECT name, COUNT(*) n, SUM(dur)/1e6 total_ms
-FROM slice, win
-WHERE ts>=win.t0 AND ts<win.t1
-  AND name IN ('aten::slice','aten::select','aten::copy_','aten::as_strided')
-GROUP BY name
-ORDER BY total_ms DESC;
-"""
+ALLOCATIONS = "'aten::cat','aten::zeros','aten::zeros_like','aten::empty','aten::empty_like','aten::copy_'"
+VIEWS = "'aten::slice','aten::select','aten::copy_','aten::as_strided'"
 POST_QUERIES = {
-    "ops in build": POST_OPS_IN_BUILD,
-    "named ops in build": POST_NAMED_OPS_IN_BUILD,
-    "overview": POST_OVERVIEW,
-    "ops in append": POST_OPS_IN_APPEND,
-    "named ops in append": POST_NAMED_OPS_IN_APPEND,
+    "ops in build": IN_SPAN.format(span=BUILD) + OPS + "\n",
+    "named ops in build": IN_SPAN.format(span=BUILD) + NAMED_OPS.format(ops=ALLOCATIONS) + "\n",
+    "overview": OVERVIEW,
+    "ops in append": IN_SPAN.format(span=APPEND) + OPS,
+    "named ops in append": IN_SPAN.format(span=APPEND) + NAMED_OPS.format(ops=VIEWS),
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from .config import ModelConfig
-from .model import Attend, Layer, Model, embedding
+from .model import Attend, Layer, Model, empty_embedding
 
 
 class Attention(nn.Module):
@@ -55,8 +55,8 @@ class GPT2(Model):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        self.wte = embedding(config.vocab_size, config.hidden_size)
-        self.wpe = embedding(config.max_model_len, config.hidden_size)
+        self.wte = empty_embedding(config.vocab_size, config.hidden_size)
+        self.wpe = empty_embedding(config.max_model_len, config.hidden_size)
         self.h = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.ln_f = nn.LayerNorm(config.hidden_size, eps=config.norm_eps)
 

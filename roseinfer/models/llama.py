@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .config import ModelConfig
-from .model import Attend, Layer, Model, embedding
+from .model import Attend, Layer, Model, empty_embedding
 from .rope import Rotation, rotate
 
 
@@ -75,7 +75,7 @@ class Llama(Model):
         super().__init__(config)
         if config.rope is None:
             raise ValueError(f"rope=None: architecture={config.architecture!r} needs rotary positions")
-        self.embed_tokens = embedding(config.vocab_size, config.hidden_size)
+        self.embed_tokens = empty_embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
         if not config.tie_embeddings:

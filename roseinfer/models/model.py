@@ -38,6 +38,14 @@ class Layer(NamedTuple):
     down: Any
 
 
+def empty_embedding(num_rows: int, size: int) -> nn.Embedding:
+    """Return a table whose rows are still to be loaded.
+
+    nn.Embedding(num_rows, size) would draw them, and on the meta device torch imports its compiler for that: a second.
+    """
+    return nn.Embedding.from_pretrained(torch.empty(num_rows, size), freeze=False)
+
+
 class Model(nn.Module, ABC):
     """A decoder-only transformer of the shape `config`.
 
@@ -81,8 +89,3 @@ class Model(nn.Module, ABC):
     @property
     def dtype(self) -> torch.dtype:
         return self.token_embedding.weight.dtype
-
-
-def embedding(num_rows: int, width: int) -> nn.Embedding:
-    """Return a table of vectors without drawing values for it: on the meta device that imports PyTorch's compiler."""
-    return nn.Embedding.from_pretrained(torch.empty(num_rows, width), freeze=False)

@@ -45,6 +45,7 @@ def persistent(engine: Engine) -> list[torch.Tensor]:
     return [*tensors_of(engine.model), runner.attended, runner.pool.memory, *inputs]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "quantization"), [("gpt2", None), ("gpt2", "int8"), ("qwen3", None), ("llama", "int8")]
 )

@@ -173,6 +173,7 @@ def test_in_the_compiled_step_and_in_recorded_ones(family, name):
         assert whole or engine.runner.graphs.graphs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_drafts", [0, 1, 4])
 def test_logits_beside_a_change_stay_as_they_are_to_the_last_bit(small, num_drafts):
     """Log-probabilities are the model's own, before any change; and those of the other rows are those without it."""

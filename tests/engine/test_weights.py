@@ -173,6 +173,7 @@ def test_every_shape(layer, shape, bias):
         torch.testing.assert_close(out, expected, rtol=0, atol=close)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", [Int8Linear, Int4Linear])
 def test_a_row_of_zeros_stays_zero(layer):
     weight = torch.randn(4, 64)

@@ -107,6 +107,7 @@ def logits_by_length(engine: Engine, num_beside: int) -> torch.Tensor:
     return torch.stack([found[length] for length in range(30, 39)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantization", [None, "int8", "int4"])
 @pytest.mark.parametrize("name", ["gpt2", "qwen3"])
 def test_logits_are_the_same_bits_whatever_the_batch_the_chunks_and_the_drafts(name, quantization):

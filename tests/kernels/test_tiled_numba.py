@@ -60,6 +60,7 @@ def test_it_is_the_product(num_rows, depth, dtype):
         torch.testing.assert_close(result.double(), wanted, rtol=close, atol=close * depth**0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_gelu_is_applied_to_the_result(dtype):
     weight, bias = layer(40, 64, dtype)

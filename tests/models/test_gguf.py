@@ -110,6 +110,7 @@ def test_matrices_as_they_are_stored_give_the_same_logits_and_tokens(family, kin
     assert [o.outputs[0].token_ids for o in outputs] == reference_generate(computed, prompts, 6)
 
 
+@pytest.mark.slow
 def test_matrices_of_two_kinds_that_become_one_are_computed(tmp_path):
     path = write_gguf(drawn("llama"), tmp_path / "model.gguf", "Q4_0", v_kind="Q8_0")
     stored = load_as_stored(path)
@@ -119,6 +120,7 @@ def test_matrices_of_two_kinds_that_become_one_are_computed(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_dtype_or_a_quantization_computes_the_matrices(tmp_path):
     path = str(write_gguf(drawn("llama"), tmp_path / "model.gguf", "Q8_0"))
     for settings_, layout in (({"dtype": "float32"}, TiledLinear), ({"quantization": "int8"}, Int8Linear)):

@@ -6,20 +6,7 @@ import re
 
 import pytest
 import torch
-from trace_cases import (
-    APPEND,
-    BUILD,
-    FORWARD,
-    POST_NAMED_OPS_IN_APPEND,
-    POST_NAMED_OPS_IN_BUILD,
-    POST_OPS_IN_APPEND,
-    POST_OPS_IN_BUILD,
-    POST_OVERVIEW,
-    STEP,
-    event,
-    toy_step,
-    two_gpu_steps,
-)
+from trace_cases import APPEND, BUILD, FORWARD, POST_QUERIES, STEP, event, toy_step, two_gpu_steps
 
 from roseinfer.display import Table
 from roseinfer.profiling import Trace, capture
@@ -41,21 +28,17 @@ def two_steps_on_a_gpu():
 
 
 @pytest.mark.parametrize(
-    "query, columns, expected",
+    "question, columns, expected",
     [
-        (POST_OPS_IN_BUILD, ["name", "n", "total_ms", "avg_us"], {"aten::copy_": 4, "aten::zeros": 1}),
-        (POST_NAMED_OPS_IN_BUILD, ["name", "n", "total_ms"], {"aten::copy_": 4, "aten::zeros": 1, "aten::empty": 1}),
-        (POST_OPS_IN_APPEND, ["name", "n", "total_ms", "avg_us"], {"aten::copy_": 3}),
-        (POST_NAMED_OPS_IN_APPEND, ["name", "n", "total_ms"], {"aten::copy_": 3, "aten::select": 12}),
-        (
-            POST_OVERVIEW,
-            ["cat", "name", "n", "total_ms", "avg_ms"],
-            {STEP: 3, BUILD: 3, FORWARD: 3, APPEND: 3},
-        ),
+        ("ops in build", ["name", "n", "total_ms", "avg_us"], {"aten::copy_": 4, "aten::zeros": 1}),
+        ("named ops in build", ["name", "n", "total_ms"], {"aten::copy_": 4, "aten::zeros": 1, "aten::empty": 1}),
+        ("ops in append", ["name", "n", "total_ms", "avg_us"], {"aten::copy_": 3}),
+        ("named ops in append", ["name", "n", "total_ms"], {"aten::copy_": 3, "aten::select": 12}),
+        ("overview", ["cat", "name", "n", "total_ms", "avg_ms"], {STEP: 3, BUILD: 3, FORWARD: 3, APPEND: 3}),
     ],
 )
-def test_the_posts_queries_run_verbatim(live, query, columns, expected):
-    df = live.sql(query)
+def test_the_posts_queries_run_verbatim(live, question, columns, expected):
+    df = live.sql(POST_QUERIES[question])
     assert list(df.columns) == columns
     counts = dict(zip(df["name"], df["n"], strict=True))
     assert {name: counts[name] for name in expected} == expected
@@ -206,7 +189,7 @@ def test_spans_of_any_trace_by_prefix():
 
 def test_ops_are_those_of_the_posts_query_in_a_deterministic_order(live):
     table = live.ops(BUILD)
-    post = live.sql(POST_OPS_IN_BUILD)
+    post = live.sql(POST_QUERIES["ops in build"])
     assert list(table.df.columns) == list(post.columns)
     by_name = {name: values for name, *values in post.values.tolist()}
     assert {name: values for name, *values in table.df.values.tolist()} == by_name

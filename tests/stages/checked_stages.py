@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
-from oracles import small_model
+import torch
+from oracles import assert_logits_close, prompts_of, small_model
 
+from roseinfer.generate import begin
 from roseinfer.sequence import SamplingParams, Sequence
 
 MODEL = small_model()
+LENGTHS = (5, 1, 13, 8, 30)
+
+
+def running(stage_class, model, **sizes):
+    """A batch of mixed lengths over a pool of NaN, which would spread if a slot without a token were read."""
+    stage = stage_class(model, num_blocks=40, block_size=8, **sizes)
+    stage.pool.fill_(torch.nan)
+    params = SamplingParams(max_tokens=20, ignore_eos=True)
+    return stage, begin(stage, prompts_of(LENGTHS, model.config.vocab_size), params)
+
+
+@torch.inference_mode()
+def assert_decodes_as(stage_class, other_class, make, sizes):
+    """Steps of batches of these sizes give the other stage's logits, and leave its K and V."""
+    (ours, our_seqs), (theirs, their_seqs) = (running(each, make()) for each in (stage_class, other_class))
+    for size in sizes:
+        logits, wanted = ours.decode(our_seqs[:size]), theirs.decode(their_seqs[:size])
+        assert_logits_close(logits, wanted)
+        for seqs in (our_seqs, their_seqs):
+            for seq, row in zip(seqs[:size], wanted, strict=False):
+                seq.append(int(row.argmax()))
+    blocks = slice(0, 40)  # without the block of padding rows
+    torch.testing.assert_close(ours.pool[:, :, blocks], theirs.pool[:, :, blocks], rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
 class Checked:

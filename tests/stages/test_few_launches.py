@@ -6,25 +6,15 @@ from collections import Counter
 
 import pytest
 import torch
-from oracles import assert_logits_close, assert_right, prompts_of, small_llama, small_model
+from checked_stages import assert_decodes_as, running
+from oracles import small_llama, small_model
 
-from roseinfer.generate import begin, decode_step, generate
+from roseinfer.generate import decode_step
 from roseinfer.kernels import triton_mode
-from roseinfer.reference import hf_generate, reference_generate
-from roseinfer.sequence import SamplingParams
 from stages import FewLaunches, Graphs
 from stages.s23_few_launches import program_shape
 
 pytestmark = [pytest.mark.needs_triton, pytest.mark.slow]
-LENGTHS = (5, 1, 13, 8, 30)
-
-
-def running(stage_class, model, **sizes):
-    """A batch of mixed lengths over a pool of NaN, which would spread if a slot without a token were read."""
-    stage = stage_class(model, num_blocks=40, block_size=8, **sizes)
-    stage.pool.fill_(torch.nan)
-    params = SamplingParams(max_tokens=20, ignore_eos=True)
-    return stage, begin(stage, prompts_of(LENGTHS, model.config.vocab_size), params)
 
 
 def test_a_layer_is_four_products_and_attention():
@@ -39,24 +29,7 @@ def test_a_layer_is_four_products_and_attention():
 
 
 def test_logits_and_the_pool_are_those_of_stage_13():
-    (ours, our_seqs), (theirs, their_seqs) = (running(cls, small_model()) for cls in (FewLaunches, Graphs))
-    with torch.inference_mode():
-        for size in (5, 2, 1):
-            logits, wanted = ours.decode(our_seqs[:size]), theirs.decode(their_seqs[:size])
-            assert_logits_close(logits, wanted)
-            for seqs in (our_seqs, their_seqs):
-                for seq, row in zip(seqs[:size], wanted, strict=False):
-                    seq.append(int(row.argmax()))
-    torch.testing.assert_close(
-        ours.pool[:, :, :40], theirs.pool[:, :, :40], rtol=1e-4, atol=1e-4, equal_nan=True
-    )  # without the block of padding rows
-
-
-def test_tokens_are_those_of_both_oracles():
-    model = small_model()
-    stage = FewLaunches(model, num_blocks=40, block_size=8)
-    seqs = generate(stage, prompts_of(LENGTHS, 97), SamplingParams(max_tokens=9, ignore_eos=True))
-    assert_right(model, seqs, reference_generate, hf_generate)
+    assert_decodes_as(FewLaunches, Graphs, small_model, (5, 2, 1))
 
 
 def test_another_model_runs_as_in_stage_13():

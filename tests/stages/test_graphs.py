@@ -10,7 +10,7 @@ from roseinfer.generate import begin, decode_step
 from roseinfer.profiling.reachable import tensors_of
 from roseinfer.profiling.replay import record_step, replay_differences
 from roseinfer.sequence import SamplingParams
-from stages import Graphs, PackedWeights
+from stages import Graphs
 from stages.s13_graphs import buckets_up_to
 
 
@@ -44,17 +44,6 @@ def test_a_step_writes_its_own_slots_and_the_dummy_block_alone(num_seqs):
     changed = (stage.pool != before).any(dim=(0, 1, 3, 5)).flatten().nonzero().flatten().tolist()
     own = sorted(stage.inputs_on_host["slot_mapping"][:num_seqs].tolist())
     assert changed == own + [stage.dummy_block * stage.block_size] * (num_seqs not in stage.buckets)
-
-
-def test_batches_that_grow_and_shrink_give_what_they_give_without_graphs():
-    outputs = []
-    for stage_class in (PackedWeights, Graphs):
-        stage, seqs = running(stage_class, 9)
-        for size in (1, 3, 9, 4, 2, 5, 9):
-            decode_step(stage, seqs[:size])
-        outputs.append([seq.output_ids for seq in seqs])
-    assert outputs[0] == outputs[1]
-    assert sorted(stage.graphs) == [1, 2, 4, 8, 16]
 
 
 @pytest.mark.parametrize(

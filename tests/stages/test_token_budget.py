@@ -10,9 +10,6 @@ from oracles import assert_right, prompts_of
 
 from roseinfer.blocks import OutOfBlocks
 from roseinfer.drive import drive
-from roseinfer.generate import generate
-from roseinfer.reference import hf_generate, reference_generate
-from roseinfer.sequence import SamplingParams
 from stages import TokenBudget
 
 pytestmark = pytest.mark.slow
@@ -70,37 +67,6 @@ def run_out(stage, seqs):
     assert_right(MODEL, seqs)
     stage.check()
     assert stage.num_free_blocks == stage.tables.num_blocks
-
-
-def test_the_reference_s_tokens_are_transformers():
-    assert reference_generate(MODEL, PROMPTS, MOST) == hf_generate(MODEL, PROMPTS, MOST)
-
-
-@pytest.mark.parametrize("num_blocks", [TIGHT, ROOMY])
-@pytest.mark.parametrize("budget", [4, 5, 9, 33, None])
-def test_any_budget_and_pool_gives_the_right_tokens(budget, num_blocks):
-    stage = stage_of(num_blocks, budget=budget)
-    seqs = [request(prompt, MOST - number) for number, prompt in enumerate(PROMPTS)]
-    for seq in seqs[:3]:
-        stage.add(seq)
-    for seq in seqs[3:]:  # others come between two steps
-        stage.step()
-        stage.add(seq)
-    run_out(stage, seqs)
-    assert (stage.num_preemptions > 0) == (num_blocks == TIGHT)
-
-
-@pytest.mark.parametrize("budget", [4, 11, None])
-def test_drawn_tokens_are_the_same_under_any_budget_and_after_a_preemption(budget):
-    params = {"temperature": 0.9, "top_p": 0.9}
-    seqs = [request(prompt, seed=number, **params) for number, prompt in enumerate(PROMPTS)]
-    stage = stage_of(TIGHT, budget=budget)
-    list(drive(stage, seqs))
-    alone = [
-        generate(stage_of(), [p], SamplingParams(MOST, ignore_eos=True, seed=i, **params))[0]
-        for i, p in enumerate(PROMPTS)
-    ]
-    assert stage.num_preemptions and [seq.output_ids for seq in seqs] == [seq.output_ids for seq in alone]
 
 
 # What a step is

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from functools import cache
 
 import nbformat
 import pandas as pd
@@ -14,8 +15,7 @@ from course import teach
 from roseinfer.display.table import Table
 from roseinfer.paths import ROOT
 
-NOTEBOOKS = {path.stem: nbformat.read(path, as_version=4) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
-LESSONS = pytest.mark.parametrize("name", NOTEBOOKS)
+LESSONS = pytest.mark.parametrize("name", [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb"))])
 # What a lesson calls the post's to the last one. Slices and views depend on the torch, and lesson 03 says so.
 AS_IN_POST = {
     "02_prealloc_gather": ["copy_", "select", "fill_", "zero_", "empty", "empty_like", "zeros", "zeros_like"],
@@ -29,6 +29,11 @@ OF_A_STAGE = re.compile(
 )
 
 
+@cache
+def cells_of(name: str) -> list[nbformat.NotebookNode]:
+    return nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4).cells
+
+
 def failed_lines(text: str) -> list[str]:
     """Return the lines in which an output says that something is not as claimed."""
     is_stage = OF_A_STAGE.match(text)
@@ -37,7 +42,7 @@ def failed_lines(text: str) -> list[str]:
 
 @LESSONS
 def test_every_check_that_a_lesson_prints_has_passed(name):
-    code = [cell for cell in NOTEBOOKS[name].cells if cell.cell_type == "code"]
+    code = [cell for cell in cells_of(name) if cell.cell_type == "code"]
     of_the_course = [cell for cell in code if "exercise" not in cell.metadata.get("tags", [])]
     assert [line for cell in of_the_course for text in texts(cell) for line in failed_lines(text)] == []
 
@@ -70,7 +75,7 @@ def test_counts_that_a_lesson_calls_the_posts_are_the_posts(name):
 @LESSONS
 def test_a_progress_cell_agrees_with_the_course(name):
     recorded = [page for text, page in pages(name) if text.startswith("progress of the course")]
-    code = [cell for cell in NOTEBOOKS[name].cells if cell.cell_type == "code"]
+    code = [cell for cell in cells_of(name) if cell.cell_type == "code"]
     assert len(recorded) == sum("teach.progress(" in cell.source for cell in code)
     assert [words(page) for page in recorded] == [words(teach.progress().to_html())] * len(recorded)
 
@@ -84,7 +89,7 @@ def test_an_exercise_card_has_the_exercises_own_words(name):
 
 @LESSONS
 def test_no_time_or_share_is_typed_into_prose(name):
-    cells = enumerate(NOTEBOOKS[name].cells)
+    cells = enumerate(cells_of(name))
     assert [n for n, cell in cells if cell.cell_type == "markdown" and NUMBER_WITH_UNIT.search(cell.source)] == []
 
 
@@ -101,12 +106,12 @@ def test_what_is_read_of_a_table():
 
 
 def all_texts(name):
-    return [text for cell in NOTEBOOKS[name].cells if cell.cell_type == "code" for text in texts(cell)]
+    return [text for cell in cells_of(name) if cell.cell_type == "code" for text in texts(cell)]
 
 
 def pages(name):
     """(text/plain, text/html) of every output that has both."""
-    for cell in NOTEBOOKS[name].cells:
+    for cell in cells_of(name):
         for output in cell.get("outputs", []):
             if {"text/plain", "text/html"} <= output.get("data", {}).keys():
                 yield output.data["text/plain"], output.data["text/html"]

@@ -195,21 +195,23 @@ def test_every_target_sets_up_first(target):
 
 def test_make_test_lints_tests_and_runs_the_notebooks():
     checked = make("-n", "check").splitlines()
-    _, lint, formatted, types, quick = checked
+    _, lint, formatted, types, quick, both = checked
     lines = make("-n", "test").splitlines()
     assert lines[: len(checked)] == checked
     chromium, tests, alone, notebooks = lines[len(checked) :]
     assert lint.endswith("-m ruff check")
     assert formatted.endswith("-m ruff format --check")
-    assert types.endswith("-m mypy")
+    assert types.endswith("-m mypy & types=$!; \\") and both.startswith("wait $types ||")
     assert chromium == "sh tools/shell/browser.sh"
     workers = "-m pytest -n logical --maxprocesses 8 --dist loadscope"
-    assert quick.endswith(f'{workers} -m "not slow and not browser and not gpu and not nightly" tests')
+    assert quick.endswith(
+        f'{workers} -m "not slow and not browser and not gpu and not nightly" tests && tested=yes; \\'
+    )
     assert tests.endswith(f'{workers} -m "(slow or browser) and not alone and not nightly" tests')
     files = "-m pytest $(grep -rl --include='*.py' mark.alone tests)"
     assert alone.endswith(f'{files} -m "alone and not nightly"')
     assert notebooks.endswith(f'{workers} --nbval -m "not nightly" notebooks')
-    assert all(line.startswith("OMP_NUM_THREADS=1 ") for line in (quick, tests, notebooks))
+    assert all(line.startswith("PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 ") for line in (quick, tests, notebooks))
     assert "OMP_NUM_THREADS=4 " in make("-n", "test", OMP_NUM_THREADS="4")
 
 
