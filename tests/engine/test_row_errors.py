@@ -7,8 +7,7 @@ from collections import deque
 import pytest
 import torch
 from served import params
-from small_engines import assert_empty, engine_of
-from test_steps_in_flight import SETTINGS
+from small_engines import SCHEDULES, assert_empty, engine_of
 
 from course.contract.small_models import prompts_of
 from roseinfer.drive import drive
@@ -51,7 +50,7 @@ def run(engine: Engine, prompts: list[list[int]], max_tokens: int = 12) -> list[
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True])
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("settings", SCHEDULES.values(), ids=SCHEDULES)
 @pytest.mark.parametrize("at", [0, 9, 29])
 def test_a_prompt_with_poison_ends_alone_and_its_blocks_are_not_kept(small, poisoned, settings, async_scheduling, at):
     """at: where in a prompt of 30 tokens, so in its first chunk or in its last. A second one has the same prefix."""

@@ -178,6 +178,7 @@ GROUP_SCALE_MISTAKES = {
     "one scale for a whole row; each group has its own": {
         SIGNED: "weight.gather(1, weight.abs().argmax(1, True))[:, None].expand(-1, groups.shape[1], 1)"
     },
+    "with the largest value at 7, the number -8 is of no use": {SIGNED: "groups.abs().amax(2, True)", "/ -8": "/ 7"},
     "a largest value that is positive becomes 8, which is cut to 7: give its scale the other sign": {
         SIGNED: "groups.abs().amax(2, True)",
         "/ -8": "/ 8",
