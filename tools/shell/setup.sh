@@ -71,7 +71,7 @@ compile_step() {
     say "compiling steps of the engine for this CPU (a minute)"
     "$env_python" -c 'from roseinfer.kernels.whole_step import compile_usual; compile_usual()' ||
         fail "compiling failed, see above: run this again, or 'make doctor'"
-    "$env_python" -m roseinfer generate smollm2 "Hello" --max-tokens 1 >/dev/null 2>&1 || true
+    said=$("$env_python" -m roseinfer generate smollm2 "Hello" --max-tokens 1 2>&1) || say "SmolLM2 does not answer: $said"
 }
 
 if [ -n "${PYTHON:-}" ]; then check_asked_python; fi
