@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from roseinfer.arguments import counted
 from roseinfer.display.measured import MachineResult
 from roseinfer.hardware import device_name
 from roseinfer.paths import ROOT
@@ -60,7 +61,7 @@ def where(result: MachineResult) -> str:
 def where_in_full(result: MachineResult) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.items() if version)
     threads = result.host["torch_threads"]
-    return f"{result.device}, {threads} threads; {versions}; commit {short_commit(result.commit)}"
+    return f"{result.device}, {counted(threads, 'thread')}; {versions}; commit {short_commit(result.commit)}"
 
 
 def _triton_version() -> str | None:

@@ -92,7 +92,7 @@ class WholeStep:
         return logits, tokens
 
     def _row(self, layer: Layer) -> list[int]:
-        """Return a layer's addresses: see the columns in kernels/whole_step.py."""
+        """Return a layer's addresses: see the columns in kernels/layer_table.py."""
         norms = *self._norm(layer.norm_1), *self._norm(layer.norm_2)
         of_heads = self._norm(layer.q_norm)[0], self._norm(layer.k_norm)[0]
         matrices = layer.qkv, layer.out, layer.up, layer.down

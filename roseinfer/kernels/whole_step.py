@@ -93,7 +93,7 @@ def compiled_forward(weights: np.dtype, output: np.dtype, values: np.dtype) -> C
     """Return forward in machine code, in half a minute, or in seconds where it was kept on disk.
 
     weights, output: the types of the layers' matrices and of the output matrix in their layout. values: the type of the
-    embedding tables and of the pool, as paged_numba.bits has it.
+    embedding tables and of the pool, as numba_calls.bits has it.
     """
     start_threads()
     kind, output_kind = (types.Array(numba.from_dtype(dtype), 1, "C") for dtype in (weights, output))

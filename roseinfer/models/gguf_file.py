@@ -11,6 +11,7 @@ from __future__ import annotations
 import mmap
 import re
 import struct
+from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,11 +42,13 @@ class GgufFile:
 
     metadata: by name. stored: what the file says of each tensor, by name.
 
-    Raises ValueError for what is no whole GGUF file, for a part that is missing, and for a kind of numbers that the
-    package gguf does not know.
+    Raises ValueError for what is no whole GGUF file, for a part that is missing, for a kind of numbers that the
+    package gguf does not know, and without that package.
     """
 
     def __init__(self, path: Path) -> None:
+        if find_spec("gguf") is None:
+            raise ValueError("it takes the package gguf, which is not installed: `pip install 'roseinfer[gguf]'`")
         self.path = path
         self._maps: dict[str, mmap.mmap] = {}
         self.metadata: dict[str, Any] = {}

@@ -150,8 +150,8 @@ def test_what_does_not_end_in_time_is_cut_off_with_an_error():
         assert drained.result(DEADLINE) == 1
         gate.open()
         data = b""
-        while b"0\r\n\r\n" not in data:
-            data += streamed.recv(65536)
+        while b"0\r\n\r\n" not in data and (piece := streamed.recv(65536)):
+            data += piece
         assert b'"error"' in data and b"shutting down" in data and b"[DONE]" not in data
         streamed.close()
 

@@ -76,7 +76,6 @@ _register(
                 "total = np.float32(0)\n    for m in prange(len(weight)):"
             )
         },
-        "the last column of the weight is left out": {"range(len(x))": "range(len(x) - 1)"},
     },
     run_loops(_one_row, "weight"),
     (3, 5, 0),

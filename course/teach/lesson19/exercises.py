@@ -30,6 +30,7 @@ LOOKUP_MISTAKES = {
         DRAFT: f"{DRAFT} if after + num_tokens <= len(token_ids) else []"
     },
     "if the last `longest` tokens are nowhere, look for fewer": {SIZES: "[longest]"},
+    "`shortest` tokens are looked up, too": {SIZES: "range(longest, shortest, -1)"},
 }
 
 

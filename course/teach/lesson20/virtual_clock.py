@@ -64,8 +64,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
         try:
             with thread, patch("time.sleep", sleep):
-                return thread.submit(self.run_until_complete, work).result()
+                try:
+                    return thread.submit(self.run_until_complete, work).result()
+                finally:
+                    thread.submit(self.run_until_complete, self._end()).result()
         finally:
-            for task in asyncio.all_tasks(self):
-                task.cancel()
             self.close()
+
+    async def _end(self) -> None:
+        """End the tasks that were begun and not waited for."""
+        left = asyncio.all_tasks(self) - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
