@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from fresh_python import printed_by
+from numba.core.dispatcher import Dispatcher
 from oracles import small_llama, small_model
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -83,7 +84,7 @@ def kept_bytes(*roots: object) -> int:
     seen, left = set(), list(roots)
     while left:
         x = left.pop()
-        if id(x) in seen or isinstance(x, (type, ModuleType, FunctionType)):
+        if id(x) in seen or isinstance(x, (type, ModuleType, FunctionType, Dispatcher)):  # code, compiled or not
             continue
         seen.add(id(x))
         if isinstance(x, torch.Tensor):
