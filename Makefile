@@ -30,7 +30,7 @@ lab: setup ## open the course in JupyterLab (LAB_ARGS="--no-browser --port 9999"
 	$(PY) -m jupyterlab $$root --ServerApp.root_dir="$(CURDIR)" \
 		--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(LAB_ARGS)
 
-check: setup ## in a minute: lint, format, types, and the quick tests: the layers, the stages' hashes, what recordings say, the words
+check: setup ## in a minute or two: lint, format, types, and the quick tests: the layers, the stages' hashes, what recordings say, the words
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m mypy & types=$$!; \

@@ -202,11 +202,8 @@ def measured(engine: Engine, size: int, num_tokens: int, repeats: int) -> tuple[
         replay: Callable[[], object] = partial(runner.graphs.run if runner.graphs else runner.step, batch)
         kernels, copies = profiled(replay)
     else:
-        replay, copies, counts = (
-            partial(runner.step, batch),
-            0,
-            [("WholeStep", 1)],
-        )  # a compiled call, which nothing sees
+        replay, copies = partial(runner.step, batch), 0
+        counts = [("WholeStep", 1)]  # a compiled call, which no recorder sees
         if not runner.whole:
             graph = capture(replay, device)
             assert isinstance(graph, RecordedGraph)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from .config import ModelConfig, require_size
@@ -142,7 +144,8 @@ def read_weights(tensors: Mapping[str, Tensor], config: ModelConfig) -> Iterator
 def _stacked(pieces: list[Tensor]) -> Tensor:
     """Return matrices one below another. On the meta device torch.cat would import PyTorch's compiler: a second."""
     rows = [piece.shape[0] for piece in pieces]
-    whole = pieces[0].new_empty(sum(rows), *pieces[0].shape[1:])
+    dtype = reduce(torch.promote_types, (piece.dtype for piece in pieces))
+    whole = pieces[0].new_empty(sum(rows), *pieces[0].shape[1:], dtype=dtype)
     for part, piece in zip(whole.split(rows), pieces, strict=True):
         part.copy_(piece)
     return whole

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from roseinfer.models import Llama, ModelConfig, empty_model, load_model, model_config, shape_of, to_hf
 from roseinfer.models.hf import config_from_hf
+from roseinfer.models.hf_llama import read_weights
 from roseinfer.models.rope import LinearRope, Llama3Rope, Rope, Rotation, YarnRope, rope_from_hf
 from roseinfer.reference import hf_generate, reference_generate, reference_logits
 
@@ -408,3 +409,12 @@ def test_qwen_shapes_have_the_published_number_of_parameters(spec, parameters):
     with torch.device("meta"):
         hf = AutoModelForCausalLM.from_config(write_config(config))
     assert sum(p.numel() for p in hf.parameters()) == parameters
+
+
+def test_parts_of_other_types_lose_nothing_as_they_are_joined():
+    config = shape_of("random:tiny-llama")
+    parts = {f"model.layers.0.self_attn.{name}_proj.weight": torch.randn(4, 3) for name in "qkv"}
+    parts["model.layers.0.self_attn.q_proj.weight"] = parts["model.layers.0.self_attn.q_proj.weight"].bfloat16()
+    [(name, joined)] = read_weights(parts, config)
+    assert name == "layers.0.self_attn.qkv_proj.weight" and torch.equal(joined, torch.cat(list(parts.values())))
+    assert joined.dtype == torch.float32

@@ -28,15 +28,16 @@ def ask(llm: LLM, question: str, *, max_tokens: int = 200) -> Board:
     """
     prompt = llm.chat_template.render([{"role": "user", "content": question}])
     prompt_ids = llm.prompt_ids(prompt, add_special_tokens=False)
-    began, ends_ms, texts = perf_counter(), [], []
+    began, ends_ms, counts, texts = perf_counter(), [], [], []
     for output in llm.stream(prompt_ids, SamplingParams(max_tokens=max_tokens, temperature=0)):
         ends_ms.append(1e3 * (perf_counter() - began))
+        counts.append(len(output.outputs[0].token_ids))  # with drafts, a step may give several tokens
         texts.append(output.outputs[0].text)
-    speed = f"{counted(len(texts), 'token')} in {ends_ms[-1]:,.0f} ms ({1e3 * len(texts) / ends_ms[-1]:,.0f} tok/s)"
+    speed = f"{counted(counts[-1], 'token')} in {ends_ms[-1]:,.0f} ms ({1e3 * counts[-1] / ends_ms[-1]:,.0f} tok/s)"
     asked = _lines(question, "you", PALETTE[0])
     frames = [
         Frame([asked, _lines(text, f"model: token {number} after {end:,.0f} ms")])
-        for number, (text, end) in enumerate(zip(texts, ends_ms, strict=True), start=1)
+        for text, number, end in zip(texts, counts, ends_ms, strict=True)
     ]
     frames[-1] = Frame([asked, _lines(texts[-1], f"model: {speed}")])
     return Board(frames, f"{question}\n{texts[-1]}", label="token", frame_ms=FRAME_MS, alt=f"{texts[-1]} {speed}")
