@@ -39,6 +39,7 @@ def texts() -> list[str]:
     return printed
 
 
+@pytest.mark.slow
 def test_the_engine_answers_and_a_stage_continues_a_text(texts):
     engine, stage = texts
     assert engine.startswith("The capital of France is Paris.\n1. ")

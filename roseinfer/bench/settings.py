@@ -24,7 +24,8 @@ from roseinfer.engine.policies import POLICIES
 from roseinfer.settings import MODEL, NATURAL, POSITIVE, SIZES, Settings, device_flag, flag, names_of
 
 DTYPES = ("float32", "bfloat16", "float16")
-QUANTIZED = ("int8", "int4")  # precisions of weights alone: K, V and the rest are in fp32
+ROUNDED, STORED = ("int8", "int4"), "stored"
+QUANTIZED = (*ROUNDED, STORED)  # precisions of weights alone: K, V and the rest are in fp32
 PRECISIONS = (*DTYPES, *QUANTIZED)
 RANDOM, REPEATING = "random", "repeating"
 ENGINE = "engine"
@@ -116,7 +117,7 @@ class Offline(Settings):
     )
     quantization: Sequence[str] = flag(
         (),
-        "also weights in 8 or 4 bits (int8,int4), for contenders that have them",
+        "also weights in 8 or 4 bits (int8,int4), or as a GGUF file has them (stored), where contenders can",
         check=names_of(QUANTIZED, 0),
         metavar="NAMES",
     )
@@ -305,7 +306,7 @@ class Memory(Settings):
     prompt_len: int = flag(8, "tokens of each prompt", check=POSITIVE)
     max_tokens: int = flag(64, "new tokens of each prompt", check=POSITIVE)
     dtype: str = flag("float32", WEIGHTS_AND_CACHE, choices=DTYPES)
-    quantization: str | None = flag(None, "weights in 8 or 4 bits, and the rest in fp32", choices=QUANTIZED)
+    quantization: str | None = flag(None, "weights in 8 or 4 bits, and the rest in fp32", choices=ROUNDED)
 
     @property
     def precision(self) -> str:

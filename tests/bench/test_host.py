@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from roseinfer.bench.host import decode_steps, host_times
 from roseinfer.bench.settings import Host
 from roseinfer.profiling import span
@@ -36,6 +38,7 @@ def test_every_step_of_every_batch_size_is_kept():
     assert lines[0].split() == ["batch", *(w for n in SHOWN for w in (n, "us"))] and len(lines) >= 5
 
 
+@pytest.mark.slow
 def test_all_prompts_are_one_prefill_however_many():
     result = host_times(Host(batch_sizes=[140], prompt_len=8, max_tokens=4, repeats=1, device="cpu"))
     assert len(result.samples) == 2

@@ -77,7 +77,7 @@ def test_every_count_and_every_list_of_sizes_is_checked(settings: type[Settings]
         (Ladder, {"hf_caches": ["sliding"]}, "hf_caches must be a list of 'dynamic', 'static', each once"),
         (Ladder, {"hf_caches": "static"}, "hf_caches must be a list"),
         (Offline, {"dtypes": ["float64"]}, "dtypes: unknown value 'float64' .*allowed: float32, bfloat16, float16$"),
-        (Offline, {"quantization": ["int2"]}, "quantization: unknown value 'int2' .*allowed: int8, int4$"),
+        (Offline, {"quantization": ["int2"]}, "quantization: unknown value 'int2' .*allowed: int8, int4, stored$"),
         (Offline, {"dtypes": []}, "precisions must be a list with each value once"),
         (
             Offline,

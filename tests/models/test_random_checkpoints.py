@@ -15,6 +15,7 @@ def test_a_random_checkpoint_answers_as_transformers_does_or_is_refused(tmp_path
     assert result == "refused" or result.endswith(" equal")
 
 
+@pytest.mark.slow
 def test_the_seeds_have_every_family_and_settings_that_are_refused(tmp_path):
     changes = [write_random(seed, tmp_path / str(seed)) for seed in SEEDS]
     assert {each["model_type"] for each in changes} == {"gpt2", "llama", "mistral", "qwen2", "qwen3"}

@@ -27,6 +27,7 @@ def stage_of(model, **sizes):
     return TensorParallel(model, **{"num_blocks": 24, "block_size": 8} | sizes)
 
 
+@pytest.mark.slow
 def test_a_rank_has_half_of_the_heads_and_of_the_pool():
     model = small_llama("qwen2")
     stage = stage_of(model)

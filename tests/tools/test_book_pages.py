@@ -24,6 +24,7 @@ def test_without_a_repository_there_are_no_buttons():
         check_repository("https://github.com/someone/course")
 
 
+@pytest.mark.slow
 def test_colabs_copies_begin_with_a_set_up_cell_and_are_the_lessons_otherwise(tmp_path):
     write_all(tmp_path, "someone/course")
     assert sorted(path.name for path in (tmp_path / "notebooks").iterdir()) == [path.name for path in lessons()]

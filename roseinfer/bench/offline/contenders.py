@@ -18,6 +18,7 @@ from roseinfer.engine.calls import Stop
 from roseinfer.generate import generate
 from roseinfer.llm.llm import LLM
 from roseinfer.models import Model, load_model, to_hf
+from roseinfer.models.gguf_folder import gguf_path
 from roseinfer.profiling.clock import device_clock
 from roseinfer.reference import hf_batch
 from roseinfer.sequence import SamplingParams
@@ -26,7 +27,7 @@ from roseinfer.stage import Stage
 from ..contenders import ContenderFailed, blame, stage_for
 from ..peers import PEERS, PeerProcess, why_no_peers, write_model
 from ..race import Contender, Run
-from ..settings import ENGINE, HF_NAME, OFFLINE, PRECISIONS, QUANTIZED, Offline
+from ..settings import ENGINE, HF_NAME, OFFLINE, PRECISIONS, QUANTIZED, STORED, Offline
 from ..workload import Work
 
 Tokens = list[list[int]]
@@ -106,6 +107,8 @@ def engine(setting: Offline, precision: str, speculative: dict[str, Any] | None 
     """Make a contender of roseinfer.LLM with just the blocks for the largest batch. speculative: as LLM takes it."""
     name = drafting_name(speculative) if speculative else ENGINE
     weights: dict[str, Any] = {"quantization" if precision in QUANTIZED else "dtype": precision}
+    if precision == STORED:
+        weights = {}  # what LLM does with a GGUF file unless it is told otherwise
     with blame(f"{name} {precision}", "its constructor"):
         llm = LLM(
             setting.model,
@@ -143,9 +146,11 @@ def peer(name: str, setting: Offline, precision: str, folder: Path, stack: ExitS
         raise ContenderFailed(reason)
     if torch.device(setting.device).type != "cpu":
         raise ContenderFailed("peers run on the CPU alone")
-    if not any(folder.iterdir()):
+    source = gguf_path(setting.model) if precision == STORED else folder
+    assert source, "the setting was checked"
+    if source == folder and not any(folder.iterdir()):
         write_model(load_model(setting.model), folder)
-    started = PeerProcess(f"{name} {precision}", PEERS[name], folder, precision, torch.get_num_threads())
+    started = PeerProcess(f"{name} {precision}", PEERS[name], source, precision, torch.get_num_threads())
     stack.callback(started.close)
     return _of_batches(name, precision, started.run, started.versions)
 
@@ -182,9 +187,8 @@ def _of_batches(
     return Contender(name, f"{name} {precision}", {"precision": precision}, served, versions or {})
 
 
-def dtypes_of(name: str, precision: str) -> tuple[torch.dtype, torch.dtype]:
-    """Return the dtypes of a contender's weights in that precision, and of the K and V beside them."""
-    weights = getattr(torch, precision)
+def cache_dtype(name: str, precision: str) -> torch.dtype:
+    """Return the dtype of a contender's K and V beside weights in that precision."""
     if name in HALF_CACHE and precision != "float32":
-        return weights, torch.float16
-    return weights, torch.float32 if precision in QUANTIZED else weights
+        return torch.float16
+    return torch.float32 if precision in QUANTIZED else getattr(torch, precision)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from itertools import chain
+from math import prod
 
 import torch
 
 from roseinfer.models import ModelConfig
+from roseinfer.models.gguf_file import GgufFile
+from roseinfer.models.gguf_folder import gguf_path
 from roseinfer.models.linear import Int8Linear
 from roseinfer.profiling import Floor, Machine, decode_floor, measure_machine, prefill_floor
 from roseinfer.profiling.floors import passes
 
-from ..settings import QUANTIZED
+from ..settings import QUANTIZED, STORED
 
 PRODUCT_SIZES = (512, 1024, 2048)
 BUDGET_S = 0.2
@@ -25,28 +28,38 @@ def run_floor(
     batch_size: int,
     prompt_len: int,
     max_tokens: int,
-    weights: torch.dtype,
+    value_bytes: float,
     kv_cache: torch.dtype,
 ) -> float:
     """Compute the least seconds from the prompts to max_tokens new tokens of each.
 
-    weights, kv_cache: the dtypes of the matrices, and of K and V. The scales of quantised weights are left out: a floor
-    may be too low, never too high.
+    value_bytes: of a value of the weights, see bytes_of_value. kv_cache: the dtype of K and V. The scales of weights
+    that are quantised here are left out: a floor may be too low, never too high.
     """
-    prompts = [prompt_len] * batch_size
-    prefill = prefill_floor(config, prompts, weights), prefill_floor(config, prompts, kv_cache)
-    steps = (
-        (decode_floor(config, context_lens, weights), decode_floor(config, context_lens, kv_cache))
-        for context_lens in ([prompt_len + step] * batch_size for step in range(1, max_tokens))
-    )
-    return sum(_seconds(of_weights, of_cache, machine, weights) for of_weights, of_cache in chain([prefill], steps))
+    prefill = prefill_floor(config, [prompt_len] * batch_size, kv_cache)
+    steps = (decode_floor(config, [prompt_len + step] * batch_size, kv_cache) for step in range(1, max_tokens))
+    share = value_bytes / kv_cache.itemsize
+    return sum(_seconds(floor, machine, share) for floor in chain([prefill], steps))
 
 
-def _seconds(of_weights: Floor, of_cache: Floor, machine: Machine, weights: torch.dtype) -> float:
-    # An itemsize is a whole number: torch.int4's is 1.
-    per_byte = 2 if weights == torch.int4 else 1  # type: ignore[attr-defined]
-    least = of_weights.weight_bytes // per_byte + of_cache.kv_bytes
-    return max(least / machine.read_rate(least), of_weights.flops / machine.flops_per_s)
+def _seconds(floor: Floor, machine: Machine, share: float) -> float:
+    least = round(floor.weight_bytes * share) + floor.kv_bytes
+    return max(least / machine.read_rate(least), floor.flops / machine.flops_per_s)
+
+
+def bytes_of_value(precision: str, spec: str) -> float:
+    """Return the bytes that a value of the weights takes in a precision of the settings.
+
+    spec: the model, whose GGUF file has as many as its matrices have on average.
+    """
+    if precision != STORED:
+        return {"int8": 1, "int4": 0.5}.get(precision) or getattr(torch, precision).itemsize
+    path = gguf_path(spec)
+    assert path, "the setting was checked"
+    stored = GgufFile(path).stored
+    unread = "token_embd.weight" if "output.weight" in stored else None
+    matrices = [tensor for name, tensor in stored.items() if len(tensor.shape) == 2 and name != unread]
+    return sum(tensor.nbytes for tensor in matrices) / sum(prod(tensor.shape) for tensor in matrices)
 
 
 @cache

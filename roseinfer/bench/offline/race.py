@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from roseinfer.models import load_model, model_config
+from roseinfer.models.gguf_folder import gguf_path
 from roseinfer.settings import names_of
 from roseinfer.stage import Stage
 
@@ -14,11 +15,11 @@ from ..interleave import OnProgress
 from ..ladder import check_stages
 from ..provenance import describe_host
 from ..race import Contender, Race, Sample, check_lengths
-from ..settings import OFFLINE, Offline
+from ..settings import OFFLINE, STORED, Offline
 from ..token_check import Referee
 from ..workload import Work, batch_of
-from .contenders import NEAR, Tokens, drafting_name, dtypes_of, entered
-from .floor import machine_for, run_floor
+from .contenders import NEAR, Tokens, cache_dtype, drafting_name, entered
+from .floor import bytes_of_value, machine_for, run_floor
 from .prompts import PROMPTS
 from .result import OfflineResult, rows_of
 
@@ -30,7 +31,7 @@ def offline(
 ) -> OfflineResult:
     """Race the setting's contenders and `stages` over every prompt length and batch size.
 
-    In each of these cells all run in turn, A B C, B C A, ..., in all precisions ("int8" and "int4" apply to the weights
+    In each of these cells all run in turn, A B C, B C A, ..., in all precisions (those of QUANTIZED apply to the weights
     alone): first a short run each for warm-up, then `repeats` that count. All have the same prompts and decode
     greedily, max_tokens each, end tokens ignored; a run is everything from the prompts to the tokens. In fp32 tokens
     must equal the reference's, or be as near as NEAR allows. Those that cannot run are in the result's left_out, with
@@ -47,8 +48,8 @@ def offline(
     samples: list[Sample] = []
 
     def floor(name: str, precision: str, prompt_len: int, batch_size: int) -> float:
-        dtypes = dtypes_of(name, precision)
-        return run_floor(model.config, machines[precision], batch_size, prompt_len, max_tokens, *dtypes)
+        kinds = bytes_of_value(precision, spec), cache_dtype(name, precision)
+        return run_floor(model.config, machines[precision], batch_size, prompt_len, max_tokens, *kinds)
 
     with entered(setting, stages) as (entrants, left_out):
         asked = drafting_name(setting.drafting) if setting.drafting else None
@@ -125,6 +126,8 @@ def _check(setting: Offline, stages: Sequence[type[Stage]]) -> None:
         check_stages(stages)
     if not setting.contenders and not stages:
         raise ValueError("contenders must name at least one, or stages, got none")
+    if STORED in setting.precisions and not gguf_path(setting.model):
+        raise ValueError(f"quantization {STORED!r} is for the model of a GGUF file, got {setting.model!r}")
     if setting.drafting and "engine" not in setting.contenders:
         raise ValueError(
             f"speculative={setting.speculative!r} is for contenders with 'engine', got {list(setting.contenders)!r}"

@@ -4,34 +4,42 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import llama_cpp
 import numpy as np
-from gguf_file import PRECISIONS, write
+from gguf_file import PRECISIONS, Stored, write
 from serve import Tokens, serve
 
 ROOM = 256  # tokens: llama.cpp rounds a sequence's room up to so many
 MOST_TOKENS = 512  # of one pass; a longer prompt takes several
 
 
+def loaded(path: Path) -> Any:
+    params = llama_cpp.llama_model_default_params()
+    params.use_mmap = False  # a file that was written for this is about to go
+    if not (model := llama_cpp.llama_model_load_from_file(str(path).encode(), params)):
+        raise RuntimeError(f"llama.cpp could not load {path.name}")
+    return model
+
+
 class LlamaCpp:
     """Keeps one context, made again for a batch of another shape."""
 
-    def __init__(self, folder: Path, precision: str, threads: int) -> None:
-        if precision not in PRECISIONS:
-            raise ValueError(f"llama.cpp is run in {', '.join(PRECISIONS)}, not in {precision}")
-        stored, self.cache = PRECISIONS[precision]
+    def __init__(self, source: Path, precision: str, threads: int) -> None:
+        """Load a GGUF file as it is, or write one in that precision first."""
         self.versions = {"llama_cpp_python": llama_cpp.__version__}
-        self.threads = threads
+        self.threads, self.cache = threads, Stored.F16
         llama_cpp.llama_backend_init()
-        with tempfile.TemporaryDirectory() as written:
-            path = Path(written) / "model.gguf"
-            write(folder, path, stored)
-            params = llama_cpp.llama_model_default_params()
-            params.use_mmap = False  # the file is about to go
-            self.model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
-        if not self.model:
-            raise RuntimeError("llama.cpp could not load the model that was written for it")
+        if source.is_file():
+            self.model = loaded(source)
+        elif precision in PRECISIONS:
+            stored, self.cache = PRECISIONS[precision]
+            with tempfile.TemporaryDirectory() as written:
+                write(source, path := Path(written) / "model.gguf", stored)
+                self.model = loaded(path)
+        else:
+            raise ValueError(f"llama.cpp is run in {', '.join(PRECISIONS)}, not in {precision}")
         self.vocab_size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
         self.context, self.shape = None, (0, 0)
 

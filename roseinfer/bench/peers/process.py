@@ -29,15 +29,16 @@ def why_no_peers() -> str | None:
 class PeerProcess(ChildProcess):
     """Another engine in a process of its own. script: one that serve.py serves.
 
-    python: starts the script; it need not be this process's Python. folder: one that write_model wrote. Raises
+    python: starts the script; it need not be this process's Python. source: a folder that write_model wrote, or a GGUF
+    file. Raises
     ContenderFailed, with the peer's own reason, when it cannot load the model so, and in run when it answers with an
     error or not at all. Close it, or use it as a context manager.
     """
 
     def __init__(
-        self, name: str, script: Path, folder: Path, precision: str, threads: int, python: Path = PYTHON
+        self, name: str, script: Path, source: Path, precision: str, threads: int, python: Path = PYTHON
     ) -> None:
-        self._load = {"folder": str(folder), "precision": precision, "threads": threads}
+        self._load = {"source": str(source), "precision": precision, "threads": threads}
         super().__init__(name, [str(python), str(script)], without_settings_of_ours(OURS), is_asked=True)
 
     def wait_until_ready(self) -> None:

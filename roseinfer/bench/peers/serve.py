@@ -1,6 +1,6 @@
 """The peers' end of the wire: JSON lines on stdin and stdout. Runs in the peers' own environment, without torch.
 
-    {"load": {"folder": ..., "precision": ..., "threads": N}} -> {"versions": {name: version}}
+    {"load": {"source": ..., "precision": ..., "threads": N}} -> {"versions": {name: version}}
     {"run": {"prompts": [[id, ...], ...], "max_tokens": N}}   -> {"token_ids": [[id, ...], ...], "began": s, "ended": s}
     whatever raises                                           -> {"error": line}
 
@@ -36,7 +36,7 @@ class Peer(Protocol):
 
 
 def serve(load: Callable[[Path, str, int], Peer]) -> None:
-    """Answer until stdin ends. load(folder, precision, threads): the folder is one that `read_model` reads."""
+    """Answer until stdin ends. load(source, precision, threads): a folder that `read_model` reads, or a GGUF file."""
     wire = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a C library prints is no answer
     peer: Peer | None = None
@@ -45,7 +45,7 @@ def serve(load: Callable[[Path, str, int], Peer]) -> None:
         try:
             [(request, given)] = json.loads(line).items()
             if request == "load":
-                peer = load(Path(given["folder"]), given["precision"], given["threads"])
+                peer = load(Path(given["source"]), given["precision"], given["threads"])
                 answer = {"versions": peer.versions}
             else:
                 assert peer is not None, "load comes first"

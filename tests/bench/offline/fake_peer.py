@@ -13,14 +13,16 @@ from serve import Tokens, read_model, serve  # noqa: E402
 
 
 class Counting:
-    def __init__(self, folder: Path, precision: str, threads: int) -> None:
+    def __init__(self, source: Path, precision: str, threads: int) -> None:
         if precision == "float16":
             raise ValueError("no float16 on this CPU")
         if precision == "bfloat16":
             sys.exit("a library that cannot be loaded")
-        shape, weights = read_model(folder)
-        self.vocab_size = shape["vocab_size"]
-        assert weights["wte.weight"].shape == (self.vocab_size, shape["hidden_size"])
+        self.vocab_size = 10  # of a GGUF file, which it does not read
+        if source.is_dir():
+            shape, weights = read_model(source)
+            self.vocab_size = shape["vocab_size"]
+            assert weights["wte.weight"].shape == (self.vocab_size, shape["hidden_size"])
         self.prepared = 0
         left = [name for name in os.environ if name.startswith(("PYTHONPATH", "OMP_"))]
         self.versions = {"counting": "1.0", "threads": str(threads), "left": ",".join(left)}

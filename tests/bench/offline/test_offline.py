@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from gguf_writing import write_gguf
 from oracles import prompts_of
 
 from roseinfer.bench.contenders import ContenderFailed
@@ -26,7 +27,7 @@ from roseinfer.bench.settings import Offline
 from roseinfer.bench.token_check import Referee, TokensDiffer
 from roseinfer.cli.main import main
 from roseinfer.llm.llm import LLM
-from roseinfer.models import GPT2
+from roseinfer.models import GPT2, load_model
 from roseinfer.profiling import Machine, decode_floor, prefill_floor
 from roseinfer.reference import reference_generate, reference_logits
 from stages import PreallocGather, VectorizedGather
@@ -281,16 +282,16 @@ def test_the_engine_is_set_against_the_best_peer(result: OfflineResult):
 
 def test_the_floor_of_a_run_is_its_prefill_and_every_decode_step(small: GPT2):
     config = small.config
-    whole = run_floor(config, RATES, 2, 5, 4, torch.bfloat16, torch.bfloat16)
+    whole = run_floor(config, RATES, 2, 5, 4, 2, torch.bfloat16)
     steps = [decode_floor(config, [5 + i] * 2, torch.bfloat16, RATES).seconds for i in (1, 2, 3)]
     assert whole == pytest.approx(prefill_floor(config, [5, 5], torch.bfloat16, RATES).seconds + sum(steps))
     slow = replace(RATES, read_bytes_per_s=1.0)
     step = decode_floor(config, [6] * 2, torch.float32)
     start = prefill_floor(config, [5, 5], torch.float32)
     expected = sum(f.weight_bytes / 4 + f.kv_bytes for f in (start, step))
-    assert run_floor(config, slow, 2, 5, 2, torch.int8, torch.float32) == pytest.approx(expected)
+    assert run_floor(config, slow, 2, 5, 2, 1, torch.float32) == pytest.approx(expected)
     expected = sum(f.weight_bytes / 8 + f.kv_bytes for f in (start, step))
-    assert run_floor(config, slow, 2, 5, 2, torch.int4, torch.float32) == pytest.approx(expected)
+    assert run_floor(config, slow, 2, 5, 2, 0.5, torch.float32) == pytest.approx(expected)
 
 
 def test_the_rate_of_8_bits_is_that_of_the_faster_product(monkeypatch):
@@ -319,6 +320,19 @@ def test_peers_are_given_gpt2_alone():
     with entered(Offline(model="random:tiny-llama", contenders=["llama.cpp"], device="cpu")) as (running, left_out):
         assert running == []
         assert left_out == {"llama.cpp float32": "peers are given GPT-2 alone, not llama"}
+
+
+def test_a_gguf_file_is_run_as_it_is_stored_by_the_engine_and_by_llama_cpp(tmp_path: Path):
+    model = load_model("random:tiny-llama")
+    path = write_gguf(model, tmp_path / "model.gguf", "Q8_0")
+    setting = {"dtypes": [], "quantization": ["stored"], "batch_sizes": [2], "max_tokens": 3, "repeats": 1}
+    raced_so = raced(str(path), contenders=["engine", "llama.cpp"], **setting)
+    assert [row["name"] for row in raced_so.rows] == ["engine", "llama.cpp"]
+    theirs = [sample["tokens_equal"] for sample in raced_so.samples]
+    assert raced_so.versions["counting"] == "1.0" and theirs[0] == 1 > theirs[1], "the fake counts on"
+    assert floor.bytes_of_value("stored", str(path)) == (32 + 2) / 32, "32 values share a scale of 2 bytes"
+    with pytest.raises(ValueError, match=r"quantization 'stored' is for the model of a GGUF file, got 'tiny'"):
+        raced("tiny", contenders=["engine"], **setting)
 
 
 def test_a_peer_has_as_many_threads_and_no_setting_of_ours(small: GPT2, tmp_path: Path, monkeypatch):
@@ -359,6 +373,13 @@ if why_no_peers() is None:  # `make peers` has been run here
             else:
                 with pytest.raises(ContenderFailed, match="CTranslate2 is given prompts of one length alone$"):
                     peer.run(mixed, 40)
+
+    def test_llama_cpp_reads_a_gguf_file_itself(tmp_path: Path):
+        model = load_model("random:tiny-llama")
+        path, prompts = write_gguf(model, tmp_path / "model.gguf"), prompts_of([3, 9, 1], model.config.vocab_size)
+        with PeerProcess("llama.cpp", PEERS["llama.cpp"], path, "stored", 1) as peer:
+            outputs, _, _ = peer.run(prompts, 20)
+        assert share_equal(outputs, reference_generate(model, prompts, 20)) >= 0.75, "K and V are in 16 bits"
 
     def test_llama_cpp_runs_in_4_bits_and_ctranslate2_says_that_it_does_not(tiny: GPT2, tmp_path: Path):
         write_model(tiny, tmp_path)

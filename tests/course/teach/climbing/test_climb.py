@@ -68,6 +68,7 @@ def test_each_stage_is_timed_once(timed):
     assert all(row.slowest <= row.tokens_per_second <= row.fastest for row in third.sides[0].rows)
 
 
+@pytest.mark.slow
 def test_a_stage_that_cannot_be_timed_here_is_named_with_its_reason(timed):
     chart = climb(TritonPaged)
     assert TritonPaged.name not in names(chart) and TritonPaged.name not in timed[0]

@@ -29,6 +29,7 @@ def test_an_answer_grows_by_a_token_a_frame_and_keeps_its_indents():
     assert set(bundle) == {"text/plain", VEGA, "image/png"} and "tok/s" in metadata["image/png"]["alt"]
 
 
+@pytest.mark.slow
 def test_a_model_that_answers_nobody_is_refused():
     with LLM("tiny", device="cpu", num_kvcache_blocks=4) as llm, pytest.raises(NoChatTemplate, match="tiny"):
         teach.ask(llm, QUESTION)

@@ -45,6 +45,7 @@ def test_a_compiled_loop_is_counted_by_its_python():
     assert torch.equal(k_times, case.cached[..., 0].long())
 
 
+@pytest.mark.slow
 def test_tasks_are_dealt_out_as_numba_does_it():
     @njit(parallel=True)
     def who(n):

@@ -20,6 +20,7 @@ def one_pass(monkeypatch):
     monkeypatch.setattr(layouts, "passes", lambda run, device, seconds: [run() and 0 or 1e-3])
 
 
+@pytest.mark.slow
 def test_every_matrix_of_a_step_is_listed():
     model = small_model()
     rows = teach.time_matrices(model).df

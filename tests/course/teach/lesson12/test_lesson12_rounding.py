@@ -47,6 +47,7 @@ def texts(page, **values: float) -> list[str]:
     return ["".join(one.itertext()) for one in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1.0, 7.5, 80.0])
 def test_the_page_counts_what_a_moved_outlier_rounds_to_0(times):
     page = walk_rounding(row_with_outlier(40), groups=GROUPS)

@@ -88,6 +88,7 @@ def test_what_cannot_be_recorded_is_refused(stage, message):
         teach.record_lanes(stage, WORK, SPEEDS)
 
 
+@pytest.mark.slow
 def test_pictures_say_exactly_what_a_models_clock_says():
     runs = [teach.record_lanes(make(cls), WORK, SPEEDS) for cls in (TakingTurns, Overlap)]
     chart = teach.draw_lanes(*runs, end=20)
