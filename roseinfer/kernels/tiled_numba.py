@@ -30,7 +30,7 @@ from roseinfer.graphs.operation import operation
 
 from .numba_calls import compiled, run_parallel
 from .paged_numba import SUMS, exp_of_negative
-from .simd import FLOATS, INTS, LANES, function, fused, in_every_lane, pointer_to
+from .simd import FLOATS, I32, INTS, LANES, function, fused, in_every_lane, pointer_to, shape_of
 
 VECTORS = 2
 TILE = VECTORS * LANES  # rows of W that are multiplied at a time
@@ -39,6 +39,7 @@ TILE = VECTORS * LANES  # rows of W that are multiplied at a time
 HAS_WIDE_REGISTERS = bool(llvm.get_host_cpu_features().get("avx512f"))
 ROWS, ROWS_AT_ONCE = (8, 8) if HAS_WIDE_REGISTERS else (4, 2)
 STORE, GELU, ADD = range(3)  # what becomes of a product: it is stored, with GELU applied, or added to what is there
+READ_TO_L2 = I32(0), I32(2), I32(1)  # of llvm.prefetch: to be read, for the second cache, as data
 DEPTH = 512  # values of K that are summed up before their sum joins the others: shorter sums are rounded less
 
 
@@ -124,7 +125,7 @@ def _multiply_rows(
     sums, x, m, _, w, tile = args
     size = m.type
     zero, none = size(0), ir.Constant(FLOATS, None)
-    depth = cgutils.unpack_tuple(builder, context.make_array(signature.args[4])(context, builder, w).shape)[1]
+    _, depth, _ = shape_of(context, builder, signature.args[4], w)
     kind = FLOATS if signature.args[4].dtype == types.float32 else INTS
     tile_at = pointer_to(context, builder, signature.args[4], w, [tile, zero, zero])
     rows = [
@@ -139,6 +140,15 @@ def _multiply_rows(
     def vector_at(pointer: ir.Value, index: ir.Value, of: ir.Type) -> ir.Value:
         return builder.bitcast(builder.gep(pointer, [index]), of.as_pointer())
 
+    # Groups of rows share the next tile among them, and each brings its part near. Without it the CPU would first ask
+    # for a tile when the first group already waits for it.
+    prefetch = function(builder, "llvm.prefetch.p0i8", ir.VoidType(), [cgutils.voidptr_t, I32, I32, I32])
+    next_tile = pointer_to(context, builder, signature.args[4], w, [builder.add(tile, size(1)), zero, zero])
+    all_rows, _ = shape_of(context, builder, signature.args[1], x)
+    bytes_per_k = builder.sdiv(size(4 * TILE * num_rows), all_rows)
+    part = builder.sdiv(builder.mul(builder.mul(m, depth), size(4 * TILE)), all_rows)
+    part_at = builder.gep(builder.bitcast(next_tile, cgutils.voidptr_t), [part])
+
     with cgutils.for_range_slice(builder, zero, depth, size(DEPTH), size) as (first, _):
         for one in each:
             builder.store(none, parts[one])
@@ -146,6 +156,9 @@ def _multiply_rows(
         last = builder.select(builder.icmp_signed("<", last, depth), last, depth)
         with cgutils.for_range_slice(builder, first, last, size(1), size) as (k, _):
             at = builder.mul(k, size(TILE))
+            if num_rows == ROWS:
+                ahead = builder.gep(part_at, [builder.mul(k, bytes_per_k)])
+                builder.call(prefetch, [ahead, *READ_TO_L2])
             loaded = {
                 v: builder.load(vector_at(tile_at, builder.add(at, size(v * LANES)), kind), align=4) for v in vectors
             }
