@@ -31,8 +31,8 @@ def offline(
 ) -> OfflineResult:
     """Race the setting's contenders and `stages` over every prompt length and batch size.
 
-    In each of these cells all run in turn, A B C, B C A, ..., in all precisions (those of QUANTIZED apply to the weights
-    alone): first a short run each for warm-up, then `repeats` that count. All have the same prompts and decode
+    In each of these cells all run in turn, A B C, B C A, ..., in all precisions (QUANTIZED are of the
+    weights alone): first a short run each for warm-up, then `repeats` that count. All have the same prompts and decode
     greedily, max_tokens each, end tokens ignored; a run is everything from the prompts to the tokens. In fp32 tokens
     must equal the reference's, or be as near as NEAR allows. Those that cannot run are in the result's left_out, with
     the reason.
