@@ -55,24 +55,20 @@ def require_rounds(policy: Policy) -> None:
     require_all(QUEUES, judge, inputs("queue of (priority, round, prompt_len, max_tokens)", "room"))
 
 
-def _choice(policy: Policy, queue: Queue, room: int) -> tuple[list[Any], int]:
-    """Return the keys of a queue's requests, and which one is picked."""
-    waiting = _waiting(policy, queue)
-    return sorted((at, key) for _, _, key, at, _ in waiting), waiting[policy.pick(waiting, room)][3]
-
-
 def _reads_lengths(policy: Policy) -> bool:
-    """Decide whether a choice changes with the lengths of outputs alone."""
-    return any(
-        _choice(policy, queue, room) != _choice(policy, [(*one[:3], 401 - one[3]) for one in queue], room)
-        for queue, room in QUEUES
-    )
+    """Decide whether a key, or what is picked, changes with the lengths of outputs alone."""
+
+    def choice(queue: Queue, room: int) -> tuple[list[Any], int]:
+        waiting = _waiting(policy, queue)
+        return sorted((at, key) for _, _, key, at, _ in waiting), waiting[policy.pick(waiting, room)][3]
+
+    others = [([(*one[:3], 401 - one[3]) for one in queue], room) for queue, room in QUEUES]
+    return any(choice(*case) != choice(*other) for case, other in zip(QUEUES, others, strict=True))
 
 
 KNOWN: tuple[dict[str, Any], ...] = (
     {"ignore_eos": True},
     {"ignore_eos": True, "max_tokens": 10**5, "min_tokens": 3},
-    {"ignore_eos": True, "temperature": 0.7},
     {"ignore_eos": True, "temperature": 0.7, "top_p": 0.9},
     {"ignore_eos": True, "temperature": 0.7, "top_k": 5},
 )

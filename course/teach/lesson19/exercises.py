@@ -36,22 +36,15 @@ def _draw_text(rng: Random) -> tuple[Any, ...]:
     alphabet = rng.choice(([7, 7, 8], [1, 11, 111], [0, 1, large]))
     text = [rng.choice(alphabet) for _ in range(rng.randint(1, 16))]
     longest = rng.randint(1, 5)
-    return text, rng.randint(0, 6), longest, rng.randint(1, longest)
+    case = text, rng.randint(0, 6), longest, rng.randint(1, longest)
+    return case[: rng.choice((2, 4))]  # also with the sizes of the stub
 
 
 def _describe_lookup(*case: Any) -> str:
     return inputs(*("token_ids", "num_tokens", "longest", "shortest")[: len(case)])(*case)
 
 
-TEXTS = [
-    # With the sizes of the stub, which decide here: one size fewer or more would find something else.
-    ([6, 1, 6], 2),
-    ([5, 6, 5, 6], 2),  # in the engine's own rule the draft would go on with 5, 6, 5
-    ([1, 2, 3, 4, 6, 9, 2, 3, 4, 7, 1, 2, 3, 4], 2),
-    ([5, 1, 2, 3, 4, 8, 0, 1, 2, 3, 4, 9, 5, 1, 2, 3, 4], 2),
-    ([8, 9, 5, *range(100, 1100), 8, 9], 1),  # the match is far back
-    *draw(_draw_text, 200),
-]
+TEXTS = [([8, 9, 5, *range(100, 1100), 8, 9], 1), *draw(_draw_text, 300)]  # in the first the match is far back
 register("19.1", Comparison(TEXTS, as_solved("19.1", LOOKUP_MISTAKES), _describe_lookup))
 
 # 19.2

@@ -166,7 +166,7 @@ test_wrong_policies = wrong_answers(
         "4000 tokens at most": (keyed(left, check=refusing(lambda p: p.max_tokens > 4000)), "'max_tokens': 100000"),
         "seeded requests alone": (
             keyed(left, check=refusing(lambda p: p.temperature and p.seed is None)),
-            "'temperature': 0.7}), whose length is known",
+            "whose length is known",
         ),
         "no top_p": (keyed(left, check=refusing(lambda p: p.top_p < 1)), "'top_p': 0.9}), whose length is known"),
         "no top_k": (keyed(left, check=refusing(lambda p: p.top_k > 0)), "'top_k': 5}), whose length is known"),

@@ -40,6 +40,7 @@ test_wrong_readers = wrong_answers(
             solution("20.1", {'text == "[DONE]"': 'text.strip() == "[DONE]"'}),
             "you return [[]",
         ),
+        "a line of spaces is empty": (solution("20.1", {"not line and": "not line.strip() and"}), "you return"),
         "a text": (solution("20.1", {"return texts": 'return "".join(texts)'}), "you return"),
         "blank lines": (changed(EventReader, feed=blank_lines), "you return"),
     },
