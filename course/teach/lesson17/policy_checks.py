@@ -28,7 +28,7 @@ def _draw_queue(rng: Random) -> tuple[Queue, int]:
         (rng.choice((-1, 0, 0)), rng.choice((0, 0, 3)), rng.randint(1, 40), rng.randint(1, most))
         for _ in range(rng.randint(2, 6))
     ]
-    return queue, rng.choice((0, rng.randint(1, 40), rng.randint(1, 40), rng.randint(100, 1000)))
+    return queue, rng.choice((0, rng.randint(1, 40), rng.randint(1, 40), rng.randint(100, 10**4)))
 
 
 QUEUES = draw(_draw_queue, 300)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections import namedtuple
 from collections.abc import Callable
 from random import Random
@@ -13,7 +12,6 @@ from ..exercises.as_solved import as_solved, as_solved_by_name
 from ..exercises.drawn import Case, Comparison, draw, inputs
 from ..exercises.exercise import register
 from ..exercises.explain import plain
-from ..exercises.wrong import Wrong
 from .virtual_clock import START, VirtualLoop
 
 Seconds = list[float]
@@ -152,8 +150,6 @@ def _sends_and_latencies(
     works: seconds that the client itself is busy with each request when it sends it. answers: seconds that the server
     takes.
     """
-    if not inspect.iscoroutinefunction(answer):
-        raise Wrong("open_loop must be written with `async def`")
     loop = VirtualLoop()
     sent: list[tuple[int, float]] = []
 

@@ -6,13 +6,12 @@ import asyncio
 import selectors
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 from course.contract.time_limit import TookTooLong, time_limit
 
 from ..exercises.wrong import Wrong
 
-T = TypeVar("T")
 START = 1000.0  # of the clock: a load does not begin at 0
 LONGEST = 2.0  # seconds that a run may really take; it takes milliseconds
 
@@ -27,12 +26,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self.clock.now
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine in a thread, because a notebook's own has a loop, and return its result."""
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(self._run, work).result()
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
         try:
             with time_limit(LONGEST):
                 return self.run_until_complete(work)

@@ -87,14 +87,9 @@ def shortest_left(self, waiting, room):
     return min(places, key=lambda i: left(waiting[i][-1]))
 
 
-def fitting(otherwise, within=lambda place, first: place[:2] == first[:2]):
-    """The first that fits, and `otherwise` where none does."""
-
-    def pick(self, waiting, room):
-        fits = [i for i, place in enumerate(waiting) if within(place, waiting[0]) and len(place[-1]) <= room]
-        return fits[0] if fits else otherwise(waiting)
-
-    return pick
+def fitting(self, waiting, room):
+    """The first that fits, of any round."""
+    return next((i for i, place in enumerate(waiting) if len(place[-1]) <= room), 0)
 
 
 def new_ones_only(of_new, of_others):
@@ -141,18 +136,7 @@ test_wrong_policies = wrong_answers(
         ),
         "a queue that it sorts": (keyed(lambda seq: 0, pick=sorting), "pick changes the queue that it is given"),
         "pick from the end": (keyed(left, pick=lambda self, waiting, room: -1), "pick returns -1, expected one of"),
-        "-1 where none fits": (
-            keyed(left, pick=fitting(lambda waiting: -1)),
-            "pick returns -1, expected one of",
-        ),
-        "the last where none fits": (
-            keyed(left, pick=fitting(lambda waiting: len(waiting) - 1)),
-            "others wait in a later round or priority",
-        ),
-        "what fits, of any round": (
-            keyed(left, pick=fitting(lambda waiting: 0, within=lambda place, first: True)),
-            "others wait in a later round or priority",
-        ),
+        "what fits, of any round": (keyed(left, pick=fitting), "others wait in a later round or priority"),
         "the last for some rooms": (
             keyed(left, pick=lambda self, waiting, room: len(waiting) - 1 if 10 < room < 900 else 0),
             "others wait in a later round or priority",

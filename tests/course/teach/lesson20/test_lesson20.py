@@ -183,7 +183,7 @@ async def holds_up_all(arrivals, send, now):
 test_wrong_loops = wrong_answers(
     "20.3",
     {
-        "no async def": (not_async, "open_loop must be written with `async def`"),
+        "no async def": (not_async, "a coroutine or an awaitable is required"),
         "asks the clock": (busy_waiting, "a loop that looks at the clock"),
         "forgets one": (forgets_the_last, "sent: you return [], expected [[0, 3.0]]"),
         "twice": (sends_twice, "sent: you return [[0, 0.0], [0, 0.0]], expected [[0, 3.0]]"),
