@@ -44,7 +44,11 @@ def _describe_lookup(*case: Any) -> str:
     return inputs(*("token_ids", "num_tokens", "longest", "shortest")[: len(case)])(*case)
 
 
-TEXTS = [([8, 9, 5, *range(100, 1100), 8, 9], 1), *draw(_draw_text, 300)]  # in the first the match is far back
+TEXTS = [
+    ([5, 1, 2, 3, 4, 8, 0, 1, 2, 3, 4, 9, 5, 1, 2, 3, 4], 2),  # its last 5 tokens are found, too
+    ([8, 9, 5, *range(100, 1100), 8, 9], 1),  # the match is far back
+    *draw(_draw_text, 300),
+]
 register("19.1", Comparison(TEXTS, as_solved("19.1", LOOKUP_MISTAKES), _describe_lookup))
 
 # 19.2

@@ -57,7 +57,7 @@ test_wrong_norms = wrong_answers(
     {
         "a normalised row": (with_an_array, "asks for memory for new arrays"),
         "a normalised row per task": (with_an_array_per_task, "asks for memory for new arrays"),
-        "a variance that cancels": (solution("18.2", SQUARED, np=np, prange=prange), "values "),
+        "a variance that cancels": (solution("18.2", SQUARED, np=np, prange=prange), "values differ"),
         "in place": (in_place, "x was handed in"),
         "without threads": (nothing_shared, "loop with prange"),
     },
