@@ -192,7 +192,7 @@ def split(path, folder):
         ({"general__type": "adapter"}, "general.type='adapter': it is no model by itself"),
         ({"general__type": "mmproj"}, "general.type='mmproj': it is no model by itself"),
         ({"general__alignment": 24}, "general.alignment must be a power of 2, got 24"),
-        ({"llama__embedding_length": 48}, "has shape"),
+        ({"llama__embedding_length": 48}, r"has shape \(.*\), its metadata says \("),
         ({"llama__rope__scaling__type": "sideways"}, "rope_type='sideways' is not supported"),
         ({"llama__rope__dimension_count": 8}, "llama.rope.dimension_count=8: only whole heads of 16 are turned"),
     ],
