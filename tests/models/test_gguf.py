@@ -122,6 +122,7 @@ def test_matrices_of_two_kinds_that_become_one_are_computed(tmp_path):
     stored = load_as_stored(path)
     assert type(stored.parts[0].qkv) is TiledLinear and type(stored.parts[0].up) is StoredLinear
     sizes = sizes_of(path)
+    assert sizes.title == f"{path} as stored on cpu"
     assert sizes.weight_bytes == held_bytes(stored) and sizes.address_bytes == 0  # no step in one call, so no addresses
     torch.testing.assert_close(
         reference_logits(stored, IDS), reference_logits(load_model(str(path)), IDS), rtol=1e-5, atol=1e-5
