@@ -4,7 +4,7 @@ nbval collects the cells and compares. Running them is done here, through nbclie
 code prints and ignores a trailing `;`, and would run whatever environment a kernelspec named python3 points to.
 Compared are text/plain and stdout; the live views (text/html, charts, images, widgets) and stderr are not. Then the
 solutions take the place of the exercises in the same kernel, as a learner's answers do, and the cells that they reach
-are run once more. Without Triton, a notebook is skipped from the first cell that needs it.
+are run once more. Without Triton or SmolLM2, a notebook is skipped from the first cell that needs it.
 
 `-m "not nightly"` is what `make test` adds: folded cells are left out, what is timed runs five times at most, and a
 notebook is passed over that is as it was at its last green run here, with all code that it can reach.
@@ -167,7 +167,8 @@ class Cell(nbval.IPyNbCell):
         try:
             self.parent.client.execute_cell(self.live, self.parent.live.cells.index(self.live))
         except CellExecutionError as error:
-            if error.ename == "TritonUnavailable" and find_spec("triton") is None:
+            no_triton = error.ename == "TritonUnavailable" and find_spec("triton") is None
+            if no_triton or "smollm2 is not installed" in error.evalue:
                 self.parent.cannot_run = error.evalue
                 pytest.skip(error.evalue)
             if not self.options["check_exception"]:

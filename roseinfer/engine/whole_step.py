@@ -38,9 +38,14 @@ def address_bytes(shape: ModelConfig, dtype: torch.dtype, layout: type[nn.Module
 
 def whole_step_of(model: Model, memory: Tensor) -> WholeStep | None:
     """Return the model's WholeStep, None where operations are started one by one. memory: the pool's."""
+    return WholeStep(model, memory) if whole_step_layout(model) else None
+
+
+def whole_step_layout(model: Model) -> type[nn.Module] | None:
+    """Return the layout of the model's matrices if a WholeStep computes it, else None."""
     layout = None if model.lm_head is None else type(model.lm_head)
     is_known = isinstance(model, (GPT2, Llama)) and has_whole_step(model.config, model.dtype, layout)
-    return WholeStep(model, memory) if is_known and len(_kinds(model)) == 1 else None
+    return layout if is_known and len(_kinds(model)) == 1 else None
 
 
 def _kinds(model: Model) -> set[tuple[type[nn.Module], torch.dtype]]:

@@ -20,8 +20,7 @@ from roseinfer.models import (
     tokenizer_and_end,
     tokenizer_folder,
 )
-from roseinfer.models.gguf_folder import gguf_path
-from roseinfer.models.gguf_model import load_as_stored
+from roseinfer.models.gguf_model import load_as_stored, stored_gguf
 from roseinfer.models.weights import check_quantization, prepare_weights
 from roseinfer.sampling_params import SamplingParams
 
@@ -102,8 +101,7 @@ def model_to_serve(
         raise ValueError(f"model must be a Model or a spec such as 'tiny' or 'random:gpt2', got {model!r:.100}")
     device = ("cuda" if torch.cuda.is_available() else "cpu") if device is None else device
     check_device(device)
-    gguf = gguf_path(model)
-    if gguf and dtype is None and quantization is None and prepared and torch.device(device).type == "cpu":
+    if prepared and (gguf := stored_gguf(model, dtype, quantization, device)):
         return load_as_stored(gguf)
     if dtype == "auto":
         dtype = checkpoint_dtype(model)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -12,6 +14,7 @@ from roseinfer.kernels.quantized_layout import STORED
 from .checkpoint import MODEL_FILES, ModelLoadError, checkpoint_of
 from .config import ModelConfig
 from .gguf_file import GgufFile
+from .gguf_folder import gguf_path
 from .hf import weights_from_gguf
 from .linear import StoredLinear, TiledLinear
 from .load import check_shapes
@@ -22,21 +25,41 @@ from .weights import finish_layouts
 JOINED = (("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up"))  # of a layer: matrices that we compute as one
 
 
+def stored_gguf(spec: str, dtype: str | None, quantization: str | None, device: str) -> Path | None:
+    """Return the GGUF file of a spec whose matrices stay as they are stored: on a CPU, if nothing else is asked for."""
+    as_stored = dtype is None and quantization is None and torch.device(device).type == "cpu"
+    return gguf_path(spec) if as_stored else None
+
+
 def load_as_stored(path: Path) -> Model:
     """Load a GGUF file's model for a CPU, its matrices in the file's own blocks where those are Q8_0, Q4_0 or Q4_1.
 
     Other matrices become float32, and so do vectors and the table of token embeddings. Raises ModelLoadError.
     """
+    model = _model_of(path, GgufFile.computed, lambda raw: torch.from_numpy(raw.copy()))
+    finish_layouts(model)
+    return model
+
+
+def empty_as_stored(path: Path) -> Model:
+    """Return what load_as_stored would, on the meta device: it has all sizes, and no memory. Raises ModelLoadError."""
+    return _model_of(path, GgufFile.empty, lambda raw: torch.empty(raw.shape, dtype=torch.uint8, device="meta"))
+
+
+def _model_of(
+    path: Path, computed: Callable[[GgufFile, str], Tensor], as_stored: Callable[[np.ndarray], Tensor]
+) -> Model:
+    """Make a file's model. computed: reads a tensor in float32. as_stored: makes a tensor of a matrix in blocks."""
     config = checkpoint_of(str(path), MODEL_FILES).config
     model, file = empty_model(config), GgufFile(path)
 
     def as_is(name: str) -> Tensor:
-        return torch.from_numpy(file.raw(name).copy()) if _is_in_blocks(file, name) else file.computed(name)
+        return as_stored(file.raw(name)) if _is_in_blocks(file, name) else computed(file, name)
 
     try:
         check_shapes(model, _without_copy(dict(weights_from_gguf(file, config, file.empty)), config), path)
         tensors = _without_copy(dict(weights_from_gguf(file, config, as_is)), config)
-        _take(model, tensors, file.computed("token_embd.weight"))
+        _take(model, tensors, computed(file, "token_embd.weight"))
     except ModelLoadError:
         raise
     except ValueError as e:
@@ -77,4 +100,3 @@ def _take(model: Model, tensors: dict[str, Tensor], table: Tensor) -> None:
         model.lm_head = _matrix(tensors[embedded], model.config.hidden_size, None)
     model.load_state_dict(tensors | {embedded: table}, assign=True)
     model.requires_grad_(False).eval()
-    finish_layouts(model)

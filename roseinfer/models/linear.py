@@ -181,4 +181,8 @@ class StoredLinear(MatrixInTiles):
     def __init__(self, raw: Tensor, in_features: int, bias: Tensor | None) -> None:
         group_bytes = TILE * raw.shape[1] // (in_features // BLOCK)
         [layout] = [layout for layout in STORED.values() if layout.group_bytes == group_bytes]
-        super().__init__((len(raw), in_features), torch.from_numpy(stored_tiles(raw.numpy(), layout)), bias)
+        if raw.is_meta:
+            tiles = torch.empty(layout.shape(len(raw), in_features), dtype=layout.dtype, device="meta")
+        else:
+            tiles = torch.from_numpy(stored_tiles(raw.numpy(), layout))
+        super().__init__((len(raw), in_features), tiles, bias)

@@ -154,17 +154,17 @@ def _join_tied(weights: dict[str, Tensor], model: Model) -> None:
         )
 
 
-def check_shapes(model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
+def check_shapes(model: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
+    """Raise ModelLoadError unless the weights are the model's, by name and shape. path: its folder or GGUF file."""
     expected = {name: tuple(p.shape) for name, p in model.named_parameters()}
     missing, unknown = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
     if missing:
-        raise ModelLoadError(f"{folder}: {counted(len(missing), 'weight', 'is/are')} missing, first {missing[0]}")
+        raise ModelLoadError(f"{path}: {counted(len(missing), 'weight', 'is/are')} missing, first {missing[0]}")
     if unknown:
         raise ModelLoadError(
-            f"{folder}: {counted(len(unknown), 'weight', 'belongs/belong')} to no part of the model, first {unknown[0]}"
+            f"{path}: {counted(len(unknown), 'weight', 'belongs/belong')} to no part of the model, first {unknown[0]}"
         )
     for name, shape in expected.items():
         if tuple(weights[name].shape) != shape:
-            raise ModelLoadError(
-                f"{folder}: weight {name} has shape {tuple(weights[name].shape)}, config.json says {shape}"
-            )
+            says = "its metadata says" if path.is_file() else "config.json says"
+            raise ModelLoadError(f"{path}: weight {name} has shape {tuple(weights[name].shape)}, {says} {shape}")

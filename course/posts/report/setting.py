@@ -61,8 +61,8 @@ class Setting:
 
     def load(self, config: PlannedEngine) -> Model:
         """Load the engine's model. Raises ValueError for a model that is not found or does not fit."""
-        self.say(f"loading {config.model} in {config.dtype}")
-        return load_model(config.model, device=config.device, dtype=getattr(torch, config.dtype))
+        self.say(f"loading {config.model} in {config.float_dtype}")
+        return load_model(config.model, device=config.device, dtype=getattr(torch, config.float_dtype))
 
     def report(
         self, post: str, arguments: dict[str, Any], measured: Sequence[Values], not_run: Values | None = None

@@ -97,7 +97,7 @@ def _dtype(tensor: Tensor) -> str:
 
 def explain_value(got: Any, want: Any) -> str | None:
     """Compare a value with the expected one. Lists, tuples and arrays are alike, and so are numbers of any type."""
-    if isinstance(want, Real):
+    if isinstance(want, Real) and not isinstance(want, bool):
         got = _one_element(got)
         if (message := _not_a_number(got)) or _equal(got, want):
             return message

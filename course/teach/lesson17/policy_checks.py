@@ -7,66 +7,70 @@ from typing import Any
 
 from roseinfer.arrivals import poisson
 from roseinfer.engine.policies import Place, Policy
-from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.sequence import SamplingParams
 from roseinfer.simulator import EngineSetting
 from roseinfer.simulator.metrics import request_times
 
+from ..exercises.drawn import draw, inputs, require_all
 from ..exercises.policy_keys import request
 from ..exercises.wrong import Wrong
 from .simulated_run import simulate
 
 SETTING = EngineSetting(num_blocks=512, block_size=16, max_num_seqs=8, max_model_len=512, enable_prefix_caching=False)
+GAIN = 0.1  # of first come's mean latency
+Queue = list[tuple[int, int, int, int]]  # of each request: priority, round, prompt_len, max_tokens
 
 
-def mean_latency(seed: int, policy: str | Policy) -> float:
-    """Return the mean number of steps from arrival to last token, in a drawn workload."""
-    arrivals = poisson(120, 0.5, prompt_lens=(4, 40), output_lens=(1, 90), seed=seed)
-    return request_times(simulate(arrivals, SETTING, policy).requests)["e2e_latency"]["mean"]
+def _draw_queue(rng: Random) -> tuple[Queue, int]:
+    """Draw a queue, and how many tokens free blocks hold: for none of its prompts, for some or for all."""
+    most = rng.choice((9, 90, 400))
+    queue = [
+        (rng.choice((-1, 0, 0)), rng.choice((0, 0, 3)), rng.randint(1, 40), rng.randint(1, most))
+        for _ in range(rng.randint(2, 6))
+    ]
+    return queue, rng.choice((0, rng.randint(1, 40), rng.randint(1, 40), rng.randint(100, 10**4)))
+
+
+QUEUES = draw(_draw_queue, 300)
+
+
+def _waiting(policy: Policy, queue: Queue) -> list[Place]:
+    seqs = [request(prompt_len, max_tokens) for _, _, prompt_len, max_tokens in queue]
+    return sorted((*queue[i][:2], policy.key(seq), i, seq) for i, seq in enumerate(seqs))
 
 
 def require_rounds(policy: Policy) -> None:
     """Raise Wrong where pick returns no index, or that of a later round or priority, however much room there is."""
-    for priorities_and_rounds in ([(0, 0), (0, 0), (0, 1), (0, 1)], [(0, 0), (1, 0), (1, 0)], [(-1, 3), (0, 0)]):
-        for outputs in ((60, 40, 20, 3), (3, 20, 40, 60)):
-            requests = zip(priorities_and_rounds, PROMPT_LENS, outputs, strict=False)
-            waiting = _queue(policy, [(*first, request(prompt_len, n)) for first, prompt_len, n in requests])
-            for room in ROOMS:
-                _require_first_round(policy, waiting, room)
+
+    def judge(queue: Queue, room: int) -> str | None:
+        waiting = _waiting(policy, queue)
+        given = list(waiting)
+        at = policy.pick(given, room)
+        if given != waiting:
+            return "pick changes the queue that it is given: expected only an index into it"
+        if at not in (may_go := [i for i, place in enumerate(waiting) if place[:2] == waiting[0][:2]]):
+            return f"pick returns {at!r}, expected one of {may_go}: others wait in a later round or priority"
+        return None
+
+    require_all(QUEUES, judge, inputs("queue of (priority, round, prompt_len, max_tokens)", "room"))
 
 
-def _require_first_round(policy: Policy, waiting: list[Place], room: int) -> None:
-    given = list(waiting)
-    at = policy.pick(given, room)
-    where = "" if room == ROOM else f" when free blocks hold {room} tokens"
-    if given != waiting:
-        raise Wrong(f"pick changes the queue that it is given{where}: expected only an index into it")
-    if at not in range(len(waiting)):
-        raise Wrong(f"pick returns {at!r} for a queue of {len(waiting)}{where}, expected 0 to {len(waiting) - 1}")
-    if waiting[at][:2] != waiting[0][:2]:
-        raise Wrong(
-            f"pick chooses priority {waiting[at][0]} and round {waiting[at][1]}{where}, while priority "
-            f"{waiting[0][0]} and round {waiting[0][1]} are queued: rounds keep a request from starving"
-        )
+def _reads_lengths(policy: Policy) -> bool:
+    """Decide whether a key, or what is picked, changes with the lengths of outputs alone."""
+
+    def choice(queue: Queue, room: int) -> tuple[list[Any], int]:
+        waiting = _waiting(policy, queue)
+        return sorted((at, key) for _, _, key, at, _ in waiting), waiting[policy.pick(waiting, room)][3]
+
+    others = [([(*one[:3], 401 - one[3]) for one in queue], room) for queue, room in QUEUES]
+    return any(choice(*case) != choice(*other) for case, other in zip(QUEUES, others, strict=True))
 
 
-ROOM = 1000  # tokens that free blocks hold, enough for any of these requests
-PROMPT_LENS = (9, 9, 5, 5)  # the shorter ones in later rounds
-# Plenty; for the shorter prompts alone; for none; then every other, since `pick` may depend on it in any way.
-ROOMS = (ROOM, 6, 0, *range(ROOM), 10**6)
-
-
-def _queue(policy: Policy, places: list[tuple[int, int, Sequence]]) -> list[Place]:
-    waiting = [(p, r, policy.key(seq), arrival, seq) for arrival, (p, r, seq) in enumerate(places)]
-    return sorted(waiting, key=lambda place: place[:4])
-
-
-# Beside ignore_eos=True: requests whose length is known, however their tokens are chosen.
 KNOWN: tuple[dict[str, Any], ...] = (
-    {},
-    {"max_tokens": 10**5},
-    {"temperature": 0.7},
-    {"temperature": 0.7, "top_p": 0.9},
-    {"temperature": 0.7, "top_k": 5},
+    {"ignore_eos": True},
+    {"ignore_eos": True, "max_tokens": 10**5, "min_tokens": 3},
+    {"ignore_eos": True, "temperature": 0.7, "top_p": 0.9},
+    {"ignore_eos": True, "temperature": 0.7, "top_k": 5},
 )
 UNKNOWN: tuple[dict[str, Any], ...] = (
     {},
@@ -76,53 +80,39 @@ UNKNOWN: tuple[dict[str, Any], ...] = (
 
 
 def require_check(policy: Policy) -> None:
+    """Raise Wrong where check refuses a known length, or lets an unknown one pass that the policy reads."""
     for params in KNOWN:
         try:
-            policy.check(SamplingParams(ignore_eos=True, **params))
+            policy.check(SamplingParams(**params))
         except ValueError as error:
-            known = _told({"ignore_eos": True, **params})
-            raise Wrong(f"check refuses SamplingParams({known}), whose length is known: {error}") from error
-    if not (where := _reads_lengths(policy)):
-        return
-    for params in UNKNOWN:
+            raise Wrong(f"check refuses SamplingParams(**{params}), whose length is known: {error}") from error
+    for params in UNKNOWN if _reads_lengths(policy) else ():
         try:
             policy.check(SamplingParams(**params))
         except ValueError:
             continue
         raise Wrong(
-            f"{where} reads how long an output gets, and check lets SamplingParams({_told(params)}) pass, which may "
+            f"key or pick reads how long an output gets, and check lets SamplingParams(**{params}) pass, which may "
             "stop early: expected ValueError"
         )
 
 
-def _reads_lengths(policy: Policy) -> str:
-    """Name the method whose answer changes with the lengths of outputs alone; empty if none does."""
-    if any(policy.key(request(5, n)) != policy.key(request(5, 3)) for n in range(4, 400)):
-        return "key"
-    rng = Random(0)
-    for _ in range(50):
-        outputs = [rng.randint(1, rng.choice((90, 400))) for _ in range(6)]
-        prompts = [rng.randint(4, 40) for _ in outputs]
-        picked = []
-        for some in (outputs, outputs[::-1]):
-            waiting = _queue(policy, [(0, 0, request(p, n)) for p, n in zip(prompts, some, strict=True)])
-            picked.append(waiting[policy.pick(waiting, ROOM)][3])
-        if picked[0] != picked[1]:
-            return "pick"
-    return ""
+def _mean_latency(seed: int, policy: str | Policy) -> float:
+    """Return the mean number of steps from arrival to last token, in a drawn workload."""
+    arrivals = poisson(120, 0.5, prompt_lens=(4, 40), output_lens=(1, 90), seed=seed)
+    return request_times(simulate(arrivals, SETTING, policy).requests)["e2e_latency"]["mean"]
 
 
-def _told(params: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in params.items())
-
-
-def why_too_long(policy: Policy) -> str:
-    """Return the end of a sentence that gives the reason; empty if it is not known."""
-    few, many = policy.key(request(5, 3)), policy.key(request(5, 60))
-    short, long = policy.key(request(3, 9)), policy.key(request(30, 9))
-    if few > many:
-        return ": the longest outputs go first, and all others wait for them"
+def require_gain(policy: type[Policy]) -> None:
+    """Raise Wrong about a workload in which requests take nearly as long as with first come, first served."""
+    few, many = (policy().key(request(5, max_tokens)) for max_tokens in (3, 60))
+    why = ": the longest outputs go first, and all others wait for them" if few > many else ""
     if few == many:
-        reads = "reads the prompt alone" if short != long else "is the same for all"
-        return f": key {reads}, and a request's steps are nearly all for its output"
-    return ""
+        why = ": key is the same for short and long outputs, and a request's steps are nearly all for its output"
+    for seed in range(4):
+        found, first_come = (_mean_latency(seed, p) for p in (policy(), "fcfs"))
+        if found > (most := (1 - GAIN) * first_come):
+            raise Wrong(
+                f"workload {seed}: a mean of {found:.1f} steps from arrival to last token, expected at most "
+                f"{most:.1f}; first come, first served has {first_come:.1f}{why}"
+            )

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add one flag per field of PlannedEngine that sizes depend on."""
     parser.add_argument("--model", help=f"{MODEL} (required)")
     add_flags(parser.add_argument, EngineConfig, num_blocks="blocks of the KV pool (required)")
-    parser.add_argument("--dtype", help="float32, float16 or bfloat16, of weights and KV pool")
+    parser.add_argument("--dtype", help="float32, float16 or bfloat16; when not given float32, or a GGUF file's blocks")
     parser.add_argument("--quantization", help="int8 or int4 for matrices in 8 or 4 bits, on a CPU")
     parser.add_argument("--device", help="cpu, cuda, ...: need not be here")
     parser.add_argument("--speculative", metavar="JSON", help=f"such as '{DRAFTING}'")

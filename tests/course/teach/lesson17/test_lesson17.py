@@ -108,6 +108,10 @@ test_wrong_aborts = wrong_answers(
         "blocks forgotten": (without_its_blocks, "blocks afterwards: ["),
         "blocks alone": (blocks_alone, "running afterwards: ["),
         "twice": (aborting(lambda s, ids: named(s, ids) * 2), "neither waits nor runs here"),
+        "the set emptied": (
+            lambda s, ids: (aborting(named)(s, ids), ids.clear()),
+            "request_ids afterwards: [], expected [",
+        ),
         "an id that has ended": (
             aborting(lambda s, ids: [{seq.seq_id: seq for seq in all_of_them(s)}[one] for one in ids]),
             "KeyError",
@@ -122,8 +126,7 @@ def one_after_the_other(scheduler, ids):
 
 
 def id_by_id(scheduler, ids):
-    while ids:
-        wanted = ids.pop()
+    for wanted in ids:
         for seq in [*scheduler.waiting, *scheduler.running]:
             if seq.seq_id == wanted:
                 scheduler.abort(seq)

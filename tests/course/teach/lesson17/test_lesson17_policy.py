@@ -87,14 +87,9 @@ def shortest_left(self, waiting, room):
     return min(places, key=lambda i: left(waiting[i][-1]))
 
 
-def fitting(otherwise, within=lambda place, first: place[:2] == first[:2]):
-    """The first that fits, and `otherwise` where none does."""
-
-    def pick(self, waiting, room):
-        fits = [i for i, place in enumerate(waiting) if within(place, waiting[0]) and len(place[-1]) <= room]
-        return fits[0] if fits else otherwise(waiting)
-
-    return pick
+def fitting(self, waiting, room):
+    """The first that fits, of any round."""
+    return next((i for i, place in enumerate(waiting) if len(place[-1]) <= room), 0)
 
 
 def new_ones_only(of_new, of_others):
@@ -123,9 +118,9 @@ def refuses_all(self, params):
 test_wrong_policies = wrong_answers(
     "17.3",
     {
-        "first come": (keyed(lambda seq: 0), "is the same for all"),
+        "first come": (keyed(lambda seq: 0), "key is the same for short and long outputs"),
         "longest output": (LongestOutput, "the longest outputs go first"),
-        "shortest prompt": (ShortestPrompt, "reads the prompt alone"),
+        "shortest prompt": (ShortestPrompt, "key is the same for short and long outputs"),
         "lengths in pick": (
             keyed(lambda seq: 0, base=Policy, pick=shortest_left),
             "pick reads how long an output gets",
@@ -134,44 +129,34 @@ test_wrong_policies = wrong_answers(
             keyed(lambda seq: seq.num_prompt_tokens, base=Policy, pick=shortest_left),
             "pick reads how long an output gets",
         ),
-        "long ones in key": (keyed(lambda seq: max(70, left(seq)), base=Policy), "key reads how long"),
+        "long ones in key": (keyed(lambda seq: max(70, left(seq)), base=Policy), "pick reads how long"),
         "pick over all rounds": (
             keyed(lambda seq: 0, pick=of_all_rounds),
-            "round 1, while priority 0 and round 0 are queued",
+            "others wait in a later round or priority",
         ),
         "a queue that it sorts": (keyed(lambda seq: 0, pick=sorting), "pick changes the queue that it is given"),
-        "pick from the end": (keyed(left, pick=lambda self, waiting, room: -1), "pick returns -1 for a queue of 4"),
-        "-1 where none fits": (
-            keyed(left, pick=fitting(lambda waiting: -1)),
-            "pick returns -1 for a queue of 4 when free blocks hold 6 tokens",
-        ),
-        "the last where none fits": (
-            keyed(left, pick=fitting(lambda waiting: len(waiting) - 1)),
-            "round 1 when free blocks hold 6 tokens, while priority 0 and round 0 are queued",
-        ),
-        "what fits, of any round": (
-            keyed(left, pick=fitting(lambda waiting: 0, within=lambda place, first: True)),
-            "round 1 when free blocks hold 6 tokens, while priority 0 and round 0 are queued",
-        ),
+        "pick from the end": (keyed(left, pick=lambda self, waiting, room: -1), "pick returns -1, expected one of"),
+        "what fits, of any round": (keyed(left, pick=fitting), "others wait in a later round or priority"),
         "the last for some rooms": (
             keyed(left, pick=lambda self, waiting, room: len(waiting) - 1 if 10 < room < 900 else 0),
-            "round 1 when free blocks hold 11 tokens, while priority 0 and round 0 are queued",
+            "others wait in a later round or priority",
         ),
         "no key for preempted ones": (keyed(new_ones_only(left, None)), "a preempted sequence is queued again"),
         "another key for preempted ones": (
             keyed(new_ones_only(lambda seq: (left(seq),), 0)),
             "a preempted sequence is queued again",
         ),
-        "greedy requests alone": (keyed(left, check=greedy_only), "temperature=0.7"),
-        "4000 tokens at most": (keyed(left, check=refusing(lambda p: p.max_tokens > 4000)), "max_tokens=100000"),
+        "greedy requests alone": (keyed(left, check=greedy_only), "'temperature': 0.7"),
+        "4000 tokens at most": (keyed(left, check=refusing(lambda p: p.max_tokens > 4000)), "'max_tokens': 100000"),
         "seeded requests alone": (
             keyed(left, check=refusing(lambda p: p.temperature and p.seed is None)),
-            "SamplingParams(ignore_eos=True, temperature=0.7), whose length is known",
+            "whose length is known",
         ),
-        "no top_p": (keyed(left, check=refusing(lambda p: p.top_p < 1)), "top_p=0.9), whose length is known"),
-        "no top_k": (keyed(left, check=refusing(lambda p: p.top_k > 0)), "top_k=5), whose length is known"),
-        "no check": (keyed(left, base=Policy), "lets SamplingParams() pass"),
-        "half a check": (keyed(left, base=Policy, check=only_the_end_token), "stop_token_ids=(3,)"),
+        "no top_p": (keyed(left, check=refusing(lambda p: p.top_p < 1)), "'top_p': 0.9}), whose length is known"),
+        "no top_k": (keyed(left, check=refusing(lambda p: p.top_k > 0)), "'top_k': 5}), whose length is known"),
+        "no min_tokens": (keyed(left, check=refusing(lambda p: p.min_tokens > 0)), "whose length is known"),
+        "no check": (keyed(left, base=Policy), "lets SamplingParams(**{}) pass"),
+        "half a check": (keyed(left, base=Policy, check=only_the_end_token), "'stop_token_ids': (3,)"),
         "refuses all": (keyed(left, check=refuses_all), "whose length is known"),
         "tokens are taken": (keyed(lambda seq: seq.token_ids.pop()), "key(seq) changes the sequence"),
         "text": (keyed(lambda seq: f"{left(seq):04}"), "expected a number or a tuple of numbers"),

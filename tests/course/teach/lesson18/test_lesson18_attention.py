@@ -67,7 +67,7 @@ test_wrong_races = wrong_answers(
         "still there": (untouched, "there is a race"),
         "without threads": (without_threads, "loop with prange"),
         "half a fix": (half_a_fix, "there is a race. v_cache"),
-        "positions for slots": (slots_as_positions, "k_cache must hold"),
+        "positions for slots": (slots_as_positions, "k_cache: "),
         "all tasks write the same": (every_task_writes_all, "there is a race"),
         "nothing subtracted": (nothing_subtracted, "of 20 values are NaN"),
     },

@@ -8,6 +8,8 @@ import numpy as np
 from numba import prange
 from wrong_answers import right_answers, wrong_answers
 
+from course.teach.exercises.solutions import solution
+
 
 def with_an_array(out, x, norm, eps, weight, bias):
     y = (x - x.mean()) / np.sqrt(x.var() + eps) * norm[0] + norm[1]
@@ -44,11 +46,18 @@ def nothing_shared(out, x, norm, eps, weight, bias):
         out[m] = total + bias[m]
 
 
+SQUARED = {  # the mean of the squares less the square of the mean, in single precision
+    "squares += (x[k] - mean) * (x[k] - mean)": "squares += x[k] * x[k]",
+    " + eps": " - mean * mean + eps",
+}
+
+
 test_wrong_norms = wrong_answers(
     "18.2",
     {
         "a normalised row": (with_an_array, "asks for memory for new arrays"),
         "a normalised row per task": (with_an_array_per_task, "asks for memory for new arrays"),
+        "a variance that cancels": (solution("18.2", SQUARED, np=np, prange=prange), "values differ"),
         "in place": (in_place, "x was handed in"),
         "without threads": (nothing_shared, "loop with prange"),
     },

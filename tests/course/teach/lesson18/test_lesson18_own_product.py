@@ -88,10 +88,10 @@ def with_its_own_row(out, x, weight, bias):
 test_wrong_products = wrong_answers(
     "18.4",
     {
-        "the stage's": (the_stages, "the weight's elements are read"),
-        "pairs": (in_pairs, "the weight's elements are read"),
-        "a copy of the row": (row_copied, "the weight's elements are read"),
-        "a copy of all": (copied_by_numpy, "the weight's elements are read"),
+        "the stage's": (the_stages, "elements of weight are read"),
+        "pairs": (in_pairs, "elements of weight are read"),
+        "a copy of the row": (row_copied, "elements of weight are read"),
+        "a copy of all": (copied_by_numpy, "elements of weight are read"),
         "threads share the sums": (threads_over_k, "there is a race"),
         "one array for all tasks": (one_for_all_threads, "there is a race. its own array"),
     },

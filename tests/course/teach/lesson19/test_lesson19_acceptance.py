@@ -44,10 +44,10 @@ test_wrong_rows = wrong_answers(
     "19.2",
     {
         "takes the draft apart": (changes_draft, "which is the caller's: make a copy"),
-        "in any row": (in_any_row, "you return [3, 3], expected [4]"),
-        "the last wrong one": (from_the_end, "you return [4, 3, 4, 3], expected [4, 3]"),
+        "in any row": (in_any_row, "you return [44, 44, 3], expected [3]"),
+        "the last wrong one": (from_the_end, "you return [44, 300, 300], expected [44, 300]"),
         "one object": (one_object, "draft=[300], chosen=[300, 5]: you return [300], expected [300, 5]"),
-        "the last byte of an id": (by_last_byte, "draft=[44], chosen=[300, 5]: you return [300, 5], expected [300]"),
+        "the last byte of an id": (by_last_byte, "draft=[44], chosen=[300, 44]: you return [300, 44], expected [300]"),
     },
 )
 

@@ -57,13 +57,13 @@ def as_one_number(token_ids, num_tokens, longest=4, shortest=2):
 test_wrong_lookups = wrong_answers(
     "19.1",
     {
-        "ids as text": (as_text, "you return [1], expected []"),
+        "ids as text": (as_text, "you return [1, 1], expected []"),
         "takes the text apart": (takes_apart, "which is the caller's: make a copy"),
         "the last byte of an id": (
             last_bytes,
-            "token_ids=[1, 2, 257, 258], num_tokens=2: you return [257, 258]",
+            "you return [0, 1], expected []",
         ),
-        "digits of one number": (as_one_number, "you return [7"),
+        "digits of one number": (as_one_number, "you return ["),
         "256 tokens": (in_a_longer_window, "you return [], expected [5]"),
     },
 )

@@ -40,7 +40,7 @@ test_wrong_readers = wrong_answers(
             solution("20.1", {'text == "[DONE]"': 'text.strip() == "[DONE]"'}),
             "you return [[]",
         ),
-        "None": (solution("20.1", {"return texts": ""}), "feed returned None: return the list of texts"),
+        "a line of spaces is empty": (solution("20.1", {"not line and": "not line.strip() and"}), "you return"),
         "a text": (solution("20.1", {"return texts": 'return "".join(texts)'}), "you return"),
         "blank lines": (changed(EventReader, feed=blank_lines), "you return"),
     },
@@ -183,13 +183,13 @@ async def holds_up_all(arrivals, send, now):
 test_wrong_loops = wrong_answers(
     "20.3",
     {
-        "no async def": (not_async, "open_loop must be written with `async def`"),
-        "asks the clock": (busy_waiting, "the clock is asked again and again"),
-        "forgets one": (forgets_the_last, "request 0 is sent 0 times, expected once"),
-        "twice": (sends_twice, "request 0 is sent 2 times, expected once"),
+        "no async def": (not_async, "a coroutine or an awaitable is required"),
+        "asks the clock": (busy_waiting, "a loop that looks at the clock"),
+        "forgets one": (forgets_the_last, "sent: you return [], expected [[0, 3.0]]"),
+        "twice": (sends_twice, "sent: you return [[0, 0.0], [0, 0.0]], expected [[0, 3.0]]"),
         "waits for nothing": (never_ends, "nothing is left to wait for"),
         "eight at a time": (eight_at_a_time, "sent: you return"),
-        "time.sleep": (holds_up_all, "time.sleep holds up everything"),
+        "time.sleep": (holds_up_all, "time.sleep, and a loop"),
     },
 )
 
@@ -235,8 +235,8 @@ def test_a_virtual_clock_moves_by_sleeping_and_by_work():
 
     async def twice():
         await asyncio.gather(asyncio.sleep(3600), asyncio.sleep(7200))
-        loop.work(5)
-        return loop.now()
+        loop.clock.now += 5
+        return loop.time()
 
     assert loop.run(twice()) == START + 7205
 
@@ -255,7 +255,7 @@ def test_an_error_on_the_virtual_clock_is_raised():
 test_wrong_rules = wrong_answers(
     "20.4",
     {
-        "a number": (lambda *state: 1, "expected True or False, got int"),
+        "a number": (lambda *state: 1, "you return 1, expected False"),
         "divides by none": (solution("20.4", {"if len(ends) < 2": "if False"}), "IndexError"),
         "a rate of no seconds": (
             solution(
@@ -273,7 +273,7 @@ test_wrong_rules = wrong_answers(
 
 def test_a_truth_value_is_explained_only_by_a_mistake_that_gives_all_of_them():
     verdict = check("20.4", solution("20.4", {"<= limit": "<= limit + 1"}))
-    assert verdict.mistake.endswith("got True, expected False")
+    assert verdict.mistake.endswith("you return True, expected False")
 
 
 def by_rate(num_queued, num_free, ends, limit):

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from course import teach
 from course.teach.lessona1.forward_times import ForwardTimes
-from roseinfer.models import Rope, load_model, model_config
+from roseinfer.models import Rope, load_model, load_tokenizer, model_config
 
 WORDS = ["Return", " a", " copy", " "]
 TOKEN_IDS = [357, 258, 1156, 297]
@@ -163,6 +163,16 @@ def test_attention_maps_have_every_head(tiny):
     assert {param["name"]: param["value"] for param in chart.spec["params"]} == {"the_layer": 2, "the_head": 3}
     with pytest.raises(ValueError, match="got 4, 0"):
         teach.draw_attention_maps(tiny, TOKEN_IDS, WORDS, layer=4)
+
+
+@pytest.mark.slow
+def test_the_head_that_the_lesson_shows_finds_what_a_pronoun_means():
+    tokenizer = load_tokenizer("smollm2")
+    sentence = tokenizer.encode("Anna gave Tom a book because he needed it.").ids
+    pieces = [tokenizer.decode([token]) for token in sentence]
+    weights = teach.record_heads(load_model("smollm2"), sentence)[13].weights[8]
+    for pronoun, noun in ((" he", " Tom"), (" it", " book")):
+        assert weights[pieces.index(pronoun), pieces.index(noun)] > 0.5
 
 
 def test_head_groups_say_who_reads_what():
