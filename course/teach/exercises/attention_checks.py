@@ -17,6 +17,7 @@ from .explain import explain_tensor
 from .kernel_checks import TOLERANCE, plain_attention, spread
 from .tensor_checks import require_unchanged
 
+UPCAST = "right in fp32? Then upcast after every load, before any arithmetic"
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 # context_lens, H_kv, query heads on each, D, block size, dtype; what q is multiplied by, where it is not 1; and what is
@@ -147,7 +148,7 @@ def explain_attention(got: object, want: Tensor, where_nan_lies: str) -> str | N
         if got.isnan().any():
             return f"{message}; NaN lies {where_nan_lies}"
         if want.dtype != torch.float32:
-            return f"{message}; right in fp32? Then upcast after every load, before any arithmetic"
+            return f"{message}; {UPCAST}"
     return message
 
 
