@@ -145,10 +145,6 @@ def _commit(answer: Callable[..., Any], rows: list[Row], tokens: list[int], stop
     }
 
 
-def _describe_commit(rows: list[Row], tokens: list[int], stop: int) -> str:
-    return f"seqs={[Running(*row) for row in rows]}, tokens={tokens}, stop_token_id={stop}"
-
-
 def _draw_commit(rng: Random) -> tuple[list[Row], list[int], int]:
     """Draw a batch; in some, a -1 may be the token of a running sequence, in any row, also where none is a surplus."""
     stop, most_rows, most_tokens = rng.choice(((0, 4, 3), (0, 4, 3), (7, 4, 3), (50_256, 12, 40)))
@@ -190,7 +186,8 @@ COMMIT_MISTAKES = {
 }
 COMMITS = [([([3], 5, None)], [4], 0), ([([3], 2, None)], [0], 0), *draw(_draw_commit, 150)]
 COMMITTED = as_solved("16.3", COMMIT_MISTAKES, call=_commit)
-register("16.3", Comparison(COMMITS, COMMITTED, _describe_commit, _commit))
+GIVEN = inputs("seqs with (token_ids, max_len, finish_reason)", "tokens", "stop_token_id")
+register("16.3", Comparison(COMMITS, COMMITTED, GIVEN, _commit))
 
 # 16.4
 

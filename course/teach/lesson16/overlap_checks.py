@@ -93,12 +93,6 @@ def _draw_case(rng: Random) -> Case:
     return max_tokens, rng.randint(1, 3), tuple(rng.sample(range(31), rng.choice((0, 0, 6)))), rng.randint(1, 4), event
 
 
-CASES: list[Case] = [
-    ((4, 4), 4, (), 1, "nothing"),
-    *(((5, 5, 5), 2, (), 2, f"{kind} from finish") for kind in KINDS),
-    ((5, 5, 5), 2, (), 1, "OutOfBlocks from schedule"),
-    *draw(_draw_case, 48),
-]
 FINISH = "return self.finish() if was_in_flight else []"
 AHEAD = "suppress(OutOfBlocks) if was_in_flight else nullcontext()"
 MISTAKES = {
@@ -121,15 +115,10 @@ MISTAKES = {
     "Ctrl-C is a KeyboardInterrupt: `except Exception` lets it pass": {"BaseException": "Exception"},
     "the caller of step() has to get the same error": {"raise": "return []"},
 }
-NAMES = {
-    "TakingTurns": stages_package().Overlap,
-    "OutOfBlocks": OutOfBlocks,
-    "suppress": suppress,
-    "nullcontext": nullcontext,
-}
+OWN = {"TakingTurns": stages_package().Overlap, "OutOfBlocks": OutOfBlocks}
 ONE_AHEAD = Comparison(
-    CASES,
-    as_solved("16.4", MISTAKES, _explain, _calls, **NAMES),
+    draw(_draw_case, 80),
+    as_solved("16.4", MISTAKES, _explain, _calls, suppress=suppress, nullcontext=nullcontext, **OWN),
     inputs("max_tokens", "max_num_seqs", "stop_token_ids", "in call", "event"),
     _calls,
 )

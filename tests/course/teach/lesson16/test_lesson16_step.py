@@ -149,7 +149,7 @@ test_wrong_steps = wrong_answers(
         "state on the class": (guarded(ahead_by_one(is_in_flight=has_begun_anywhere)), "returns requests []"),
         "three kinds of errors": (
             guarded(one_ahead, kind=(RuntimeError, ValueError, KeyboardInterrupt)),
-            "SystemExit from finish",
+            "SystemExit from launch",
         ),
         "another stage": (type("OneAhead", (Graphs,), {}), "expected a subclass of TakingTurns"),
     },
