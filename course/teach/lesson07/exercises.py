@@ -93,6 +93,9 @@ KERNEL_MISTAKES = {
     },
     "the weighted sum is not divided by total at the end": {"acc / total": "acc"},
     "slots after the last token take part with a score of 0: their score must be -inf": {'float("-inf")': "0.0"},
+    "a slot past the sequence's own context_lens was read: mask the loads of K and V, with other=0.0": {
+        "cached[:, None] & real": "(slot >= 0)[:, None] & real"
+    },
     "the id stands in block_table, it is not the index of the block": {
         "tl.load(block_table + seq * table_row + start // BLOCK_SIZE)": "(0 * seq + start // BLOCK_SIZE)"
     },

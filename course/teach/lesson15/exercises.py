@@ -65,6 +65,10 @@ OF_EVICTION = {
     "since when it is idle counts, not when the text first came into the pool": {
         OLDEST: "next(other for other in holders if other in idle)"
     },
+    "since when it is idle counts, not when it was last asked for: it may have been held for long": {
+        OLDEST: "next(other for other in holders if other in idle)",
+        "holders.get(text, 0)": "holders.pop(text, 0)",
+    },
     "a text that is held again is not idle, and must not be evicted": {"idle.pop(text, None)": "pass"},
     "as long as a block is free, no text is evicted": {"elif len(holders)": "elif idle or len(holders)"},
 }

@@ -50,6 +50,7 @@ PLAN_MISTAKES = {
         AT_ITS_END: f"{AT_ITS_END} or num_tokens + 1 >= max_len - 1"
     },
     "a chunk gets no token: part of the prompt is left": {" and cached == num_tokens": ""},
+    "a request that is in flight can be in the next step as well": {AT_ITS_END: f"{AT_ITS_END} or in_flight"},
     "of a prompt, all that is left can be computed, not only one token": {LEFT: "else min(1, length - cached)"},
 }
 PLANS = draw(lambda rng: ([_draw_request(rng) for _ in range(rng.choice((1, 1, 2, 3, 4, 300)))],), 100)
