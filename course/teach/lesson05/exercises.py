@@ -218,14 +218,8 @@ def _draw_case(rng: Random) -> Batch:
 
 
 CASES: list[Batch] = [([300], 1, 1, 4, 4, "fp32"), *LARGE_SCORES, *draw(_draw_case)]  # 75 blocks
-ATTENDED = attention_comparison(
-    CASES,
-    {},
-    walks={
-        why: solution("05.3", changes, torch=torch, F=F, BlockTable=object).attention
-        for why, changes in ATTENTION_MISTAKES.items()
-    },
-)
+AS_SOLVED = partial(solution, "05.3", torch=torch, F=F, BlockTable=object)
+ATTENDED = attention_comparison(CASES, {why: AS_SOLVED(edits).attention for why, edits in ATTENTION_MISTAKES.items()})
 
 
 @exercise("05.3", ATTENDED)

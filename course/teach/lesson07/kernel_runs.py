@@ -82,7 +82,7 @@ def require_batches(kernel: Any, launch: Launch) -> None:
         why: partial(_mistaken, solution("07.2", changes, **names), launch) for why, changes in KERNEL_MISTAKES.items()
     }
     device = "cuda" if triton_mode.MODE == "compile" else "cpu"
-    attention_comparison(BATCHES, {}, device, mistakes)(partial(_run, kernel, launch))
+    attention_comparison(BATCHES, mistakes, device)(partial(_run, kernel, launch))
 
 
 def _mistaken(kernel: Any, launch: Launch, q: Tensor, *case: Tensor) -> Tensor:
