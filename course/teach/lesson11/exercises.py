@@ -169,7 +169,11 @@ BUFFER_MISTAKES = {
     "what follows the ids must stay as it was": {"buffer[:n] = ": "buffer[n:] = 0\n    buffer[:n] = "},
 }
 WRITTEN = as_solved_by_name("11.4", {"slice": SLICE_MISTAKES, "buffer": BUFFER_MISTAKES}, call=_write_with, np=np)
-PROMPTS = [([[5]], [LIST], 0, False), *draw(_draw_ids, 120)]  # to no slot, NumPy writes one number without an error
+PROMPTS = [
+    ([[-(2**31)], [2**31 - 1]], [LIST, "int64"], 2, True),
+    ([[5]], [LIST], 0, False),  # to no slot at all, NumPy writes one number without an error
+    *draw(_draw_ids, 120),
+]
 register("11.4", Comparison(PROMPTS, WRITTEN, inputs("prompts", "made as", "room of the buffer", "fits"), _write_with))
 
 # 11.3
