@@ -17,6 +17,7 @@ from .explain import explain_tensor
 from .kernel_checks import TOLERANCE, plain_attention, spread
 from .tensor_checks import require_unchanged
 
+UPCAST = "right in fp32? Then upcast after every load, before any arithmetic"
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 # context_lens, H_kv, query heads on each, D, block size, dtype; what q is multiplied by, where it is not 1; and what is
@@ -40,35 +41,30 @@ LARGE_SCORES: list[Batch] = [
 
 
 def attention_comparison(
-    batches: Sequence[Batch],
-    mistakes: Mapping[str, str],
-    device: str = "cpu",
-    walks: Mapping[str, Attention] | None = None,
+    batches: Sequence[Batch], mistakes: Mapping[str, Attention], device: str = "cpu"
 ) -> Comparison:
     """Compare an attention with plain attention, in q's dtype. It must not change what it is given.
 
-    mistakes: maps a mistake of kernel_checks.plain_attention to what is said about it. walks: maps what is said about a
-    mistake that plain attention cannot make to an attention that makes it.
+    mistakes: maps what is said about a mistake to an attention that makes it.
     """
 
-    def right(lengths: list[int], *shape: Any, mistake: str = "") -> Tensor:
-        return _right(tuple(lengths), *shape, mistake=mistake, device=device)
+    def right(lengths: list[int], *shape: Any) -> Tensor:
+        return _right(tuple(lengths), *shape, device=device)
 
     def attend(attention: Attention, *batch: Any) -> Tensor:
         return _attend(attention, _case_of(*batch, device=device))
 
-    def mistaken(*batch: Any, walk: Attention) -> Tensor:
-        return walk(*_case_of(*batch, device=device))
+    def mistaken(*batch: Any, attention: Attention) -> Tensor:
+        return attention(*_case_of(*batch, device=device))
 
-    known = {why: partial(right, mistake=mistake) for mistake, why in mistakes.items()}
-    known |= {why: partial(mistaken, walk=walk) for why, walk in (walks or {}).items()}
+    known = {why: partial(mistaken, attention=attention) for why, attention in mistakes.items()}
     return Comparison(batches, Expected(right, known, _explain), _describe, attend)
 
 
 @cache  # a loop is tried on the same batches as plain Python, and compiled
-def _right(*batch: Any, mistake: str, device: str) -> Tensor:
+def _right(*batch: Any, device: str) -> Tensor:
     case = _case_of(*batch, device=device)
-    return plain_attention(case, mistake).to(case.q.device, case.q.dtype)
+    return plain_attention(case).to(case.q.device, case.q.dtype)
 
 
 def draw_lengths(rng: Random, block_size: int, most: int, most_seqs: int = 4) -> list[int]:
@@ -147,7 +143,7 @@ def explain_attention(got: object, want: Tensor, where_nan_lies: str) -> str | N
         if got.isnan().any():
             return f"{message}; NaN lies {where_nan_lies}"
         if want.dtype != torch.float32:
-            return f"{message}; right in fp32? Then upcast after every load, before any arithmetic"
+            return f"{message}; {UPCAST}"
     return message
 
 

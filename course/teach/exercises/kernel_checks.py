@@ -1,4 +1,4 @@
-"""Plain attention, also with typical mistakes, and block tables in which no block stands where one would guess."""
+"""Plain attention, and block tables in which no block stands where one would guess."""
 
 from __future__ import annotations
 
@@ -10,36 +10,23 @@ from roseinfer.kernels.cases import PagedCase
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 
-def plain_attention(case: PagedCase, mistake: str = "") -> Tensor:
-    """Compute attention for each sequence on its own, gathered, in fp64, [B, H, D], with a mistake made on purpose.
-
-    mistake: "" for none; "scale", "head", "new", "last" (token), "row", "v", "v_cache", "one block" or "first block".
-    """
-    num_heads, num_kv_heads = case.q.size(1), case.k.size(1)
-    head = torch.arange(num_heads)
-    kv_head = head % num_kv_heads if mistake == "head" else head // (num_heads // num_kv_heads)
-    scale = 1.0 if mistake == "scale" else case.q.size(-1) ** -0.5
+def plain_attention(case: PagedCase) -> Tensor:
+    """Compute attention for each sequence on its own, gathered, in fp64, [B, H, D]."""
+    group = case.q.size(1) // case.k.size(1)
     rows = []
     for i, num_tokens in enumerate(case.context_lens.tolist()):
-        keys, values = (tokens[:, kv_head] for tokens in _tokens(case, i, num_tokens, mistake))  # [T, H, D]
-        scores = torch.einsum("hd,thd->ht", case.q[i].double().cpu(), keys) * scale
+        keys, values = (tokens.repeat_interleave(group, dim=1) for tokens in _tokens(case, i, num_tokens))  # [T, H, D]
+        scores = torch.einsum("hd,thd->ht", case.q[i].double().cpu(), keys) * case.q.size(-1) ** -0.5
         rows.append(torch.einsum("ht,thd->hd", scores.softmax(-1), values))
     return torch.stack(rows)
 
 
-def _tokens(case: PagedCase, i: int, num_tokens: int, mistake: str) -> tuple[Tensor, Tensor]:
+def _tokens(case: PagedCase, i: int, num_tokens: int) -> tuple[Tensor, Tensor]:
     """Gather the keys and values that sequence i attends to, [T, H_kv, D]: the cached ones, then the new one."""
     k, v, k_cache, v_cache = (tensor.double().cpu() for tensor in case[1:5])
-    table = case.block_table[0 if mistake == "row" else i].tolist()
-    cut = num_tokens - 1 if mistake == "last" and num_tokens else num_tokens
-    cut = min(cut, k_cache.size(1)) if mistake == "one block" else cut
-    index, slot = torch.arange(cut) // k_cache.size(1), torch.arange(cut) % k_cache.size(1)
-    index = torch.zeros_like(index) if mistake == "first block" else index
-    block = torch.tensor(table)[index]
-    if mistake in ("v", "v_cache"):
-        v, v_cache = k if mistake == "v" else v, k_cache
-    new = slice(i, i if mistake == "new" else i + 1)
-    return torch.cat([k_cache[block, slot], k[new]]), torch.cat([v_cache[block, slot], v[new]])
+    position, block_size = torch.arange(num_tokens), k_cache.size(1)
+    block, slot = case.block_table[i].cpu()[position // block_size], position % block_size
+    return torch.cat([k_cache[block, slot], k[i : i + 1]]), torch.cat([v_cache[block, slot], v[i : i + 1]])
 
 
 def spread(case: PagedCase) -> PagedCase:

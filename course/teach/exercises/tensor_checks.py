@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from .drawn import Call
 from .explain import explain_tensor
 from .wrong import Wrong
 
@@ -33,3 +35,18 @@ def require_unchanged(before: Iterable[Tensor], after: Iterable[Tensor], names: 
     for old, new, name in zip(before, after, names, strict=True):
         if not torch.equal(old.nan_to_num(12345.0), new.nan_to_num(12345.0)):
             raise Wrong(f"{name} was handed in, and you have changed it{why}")
+
+
+def on_tensors(make: Callable[..., tuple[Any, ...]], *names: str, why: str = "") -> Call:
+    """Make a call that hands make(*case) to an answer. It raises Wrong if the answer changes a tensor among them.
+
+    names: of the tensors. why: what is said after the name of the one that is changed.
+    """
+
+    def call(answer: Callable[..., Any], *case: Any) -> Any:
+        before, handed = make(*case), make(*case)
+        got = answer(*handed)
+        require_unchanged(filter(torch.is_tensor, before), filter(torch.is_tensor, handed), names, why)
+        return got
+
+    return call

@@ -18,7 +18,7 @@ from roseinfer.stage import Stage
 
 from ..exercises.as_solved import as_solved, as_solved_by_name
 from ..exercises.contract_check import require_contract
-from ..exercises.drawn import Comparison, draw
+from ..exercises.drawn import Comparison, draw, inputs
 from ..exercises.exercise import exercise, register
 from ..exercises.explain import explain_tensor, explain_tokens
 from ..exercises.stage_checks import MIXED, equal_step, require_stage, require_tokens
@@ -47,41 +47,25 @@ def _draw_gather(rng: Random) -> tuple[Tables, int, int]:
     return _tables(rng, lengths, size), max(lengths), size
 
 
-# (block ids of each sequence, longest length, block size)
-GATHERS = [
-    ([[2]], 3, 4),
-    ([[5, 1], [3]], 4, 4),  # the block of the next token is there already, in one of them
-    ([[5], []], 3, 4),  # one that has no block at all
-    *draw(_draw_gather),
-]
-
-
-def _gather_with(answer: Callable[..., object], *case: Any) -> dict[str, Tensor]:
-    got = named_tensors(answer(*case), "blocks", "slots")
-    for name, index in got.items():
-        if index.is_floating_point():
-            raise Wrong(f"{name} is floating point, and cannot be an index: / divides into fractions, // does not")
-    if got["blocks"].dim() == 1 and got["slots"].dim() == 2:
-        raise Wrong("the wrong way round: blocks first, then slots")
-    if (got["blocks"] < 0).any():
-        raise Wrong("a block below 0 is read from the end of the pool; where there is no block, it is 0")
-    return got
-
-
 COLUMNS, SLOTS = "table[:, tokens // block_size]", "tokens % block_size"
 GATHER_MISTAKES = {
     "blocks": {
+        "the wrong way round: blocks first, then slots": {f"{COLUMNS}, {SLOTS}": f"{SLOTS}, {COLUMNS}"},
         "every token reads its sequence's first block; token t lies in number t // block_size of the row": {
             COLUMNS: "table[:, tokens * 0]"
         },
         "where a sequence has no block of its own any more, blocks is 0, not its last block": {
             "[0] * width": "(row[-1:] or [0]) * width"
         },
+        "a block below 0 is read from the end of the pool; where there is no block, it is 0": {
+            "[0] * width": "[-1] * width"
+        },
     },
     "slots": {
         "that is t // block_size, which picks the block; the slot is what is left over": {
             SLOTS: "tokens // block_size"
         },
+        "that is a fraction, and no index: / divides, % gives what is left over": {SLOTS: "tokens / block_size"},
         "that is the token's number; its slot is t % block_size": {SLOTS: "tokens"},
         "the slot of token t is the same in every sequence, so one row does for all": {
             SLOTS: f"({SLOTS}).expand(len(table), -1)"
@@ -89,15 +73,14 @@ GATHER_MISTAKES = {
     },
 }
 
-register(
-    "04.1",
-    Comparison(
-        GATHERS,
-        as_solved_by_name("04.1", GATHER_MISTAKES, explain_tensor, _gather_with, torch=torch),
-        lambda tables, longest, size: f"block tables {tables}, longest {longest}, block size {size}",
-        _gather_with,
-    ),
-)
+
+def _gather_with(answer: Callable[..., object], *case: Any) -> dict[str, Tensor]:
+    return named_tensors(answer(*case), *GATHER_MISTAKES)
+
+
+GATHERS = [([[5, 1], [3]], 4, 4), ([[5], []], 3, 4), *draw(_draw_gather)]  # a block more than is needed, and none
+GATHERED = as_solved_by_name("04.1", GATHER_MISTAKES, explain_tensor, _gather_with, torch=torch)
+register("04.1", Comparison(GATHERS, GATHERED, inputs("block_tables", "longest", "block_size"), _gather_with))
 
 
 # 04.2
@@ -109,11 +92,8 @@ def _draw_append(rng: Random) -> tuple[Tables, list[int], int]:
     return _tables(rng, [n + 1 for n in num_cached], size), num_cached, size
 
 
-# (block ids of each sequence, cached tokens of each, block size)
 APPENDS = [
     ([[5]], [0], 4),
-    ([[9, 1], [2, 5], [3, 7]], [3, 4, 5], 4),  # before, at and after a block's edge
-    ([[9, 8, 6]], [6], 4),  # holds a block more than it needs yet
     ([[40_000_000], [7]], [5, 9], 64),  # the row is past what fp32 and int32 can count to
     *draw(_draw_append),
 ]
@@ -132,17 +112,9 @@ ROW_MISTAKES = {
     },
     "that is the token's number; its block has to be looked up in the table": {"row[index]": "index"},
     "that is block + slot, but a block is block_size slots long": {ROW: "row[index] + slot"},
-    "that is the block alone": {ROW: "row[index]"},
 }
-
-register(
-    "04.2",
-    Comparison(
-        APPENDS,
-        as_solved("04.2", ROW_MISTAKES, explain_tensor, torch=torch),
-        lambda tables, num_cached, size: f"block tables {tables}, {num_cached} cached, block size {size}",
-    ),
-)
+MAPPED = as_solved("04.2", ROW_MISTAKES, explain_tensor, torch=torch)
+register("04.2", Comparison(APPENDS, MAPPED, inputs("block_tables", "num_cached", "block_size")))
 
 
 # 04.3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from functools import partial
 from random import Random
@@ -21,14 +20,11 @@ from ..exercises.attention_checks import LARGE_SCORES, Batch, attention_comparis
 from ..exercises.contract_check import require_contract
 from ..exercises.drawn import Comparison, draw, inputs
 from ..exercises.exercise import exercise, register
-from ..exercises.explain import explain_tensor
+from ..exercises.explain import explain_tensor, explain_value
 from ..exercises.solutions import solution
 from ..exercises.stage_checks import require_stage, require_tokens
-from ..exercises.tensor_checks import named_tensors, require_unchanged
+from ..exercises.tensor_checks import named_tensors, on_tensors
 from ..exercises.wrong import Wrong
-
-LARGEST_ID = 70_000
-
 
 # 05.1
 
@@ -39,36 +35,23 @@ def _draw_batch(rng: Random) -> tuple[list[list[int]], int]:
     widths = [rng.randint(0, max_blocks) for _ in range(num_seqs)]
     if rng.random() < 0.25:
         widths[rng.randrange(num_seqs)] = max_blocks + rng.randint(1, 2)
-    ids = iter(rng.sample(range(rng.choice((60, LARGEST_ID))), sum(widths)))
+    ids = iter(rng.sample(range(rng.choice((60, 70_000))), sum(widths)))
     return [[next(ids) for _ in range(width)] for width in widths], max_blocks
 
 
-# (block ids of each sequence, max_blocks)
-BATCHES = [
-    ([[7], [4, 9]], 3),
-    ([[6], []], 2),
-    ([[0], [1, 2, 6], [9, 4], [5], [3]], 3),  # more sequences than blocks
-    ([[2, 3], [1]], 1),  # the first is too long
-    ([[1], [2, 3], [4]], 1),
-    *draw(_draw_batch),
-]
+REFUSED = "a ValueError"
 
 
 def _table_or_refusal(answer: Callable[..., object], *batch: Any) -> object:
     try:
         return answer(*batch)
-    except ValueError as error:
-        return error
+    except ValueError:
+        return REFUSED
 
 
-def _explain_table(got: object, want: Tensor | ValueError) -> str | None:
-    if isinstance(want, Tensor):
-        is_refused = isinstance(got, ValueError)
-        return f"refused with {got!r}, but every sequence fits" if is_refused else explain_tensor(got, want)
-    if isinstance(got, ValueError):
-        return None
-    returned = f"a table of shape {tuple(got.shape)}" if isinstance(got, Tensor) else f"{got!r}"
-    return f"you return {returned}, expected a ValueError: a sequence has more than max_blocks"
+def _explain_table(got: object, want: Tensor | str) -> str | None:
+    is_refused = isinstance(got, str) or isinstance(want, str)
+    return explain_value(got, want) if is_refused else explain_tensor(got, want)
 
 
 TABLE_MISTAKES = {
@@ -82,44 +65,34 @@ TABLE_MISTAKES = {
     "after a sequence's ids come zeros; -1 would name the last block of the pool": {"[0] *": "[-1] *"},
 }
 
-register(
-    "05.1",
-    Comparison(
-        BATCHES,
-        as_solved("05.1", TABLE_MISTAKES, _explain_table, _table_or_refusal, torch=torch),
-        inputs("block_lists", "max_blocks"),
-        _table_or_refusal,
-    ),
-)
+TABLES = as_solved("05.1", TABLE_MISTAKES, _explain_table, _table_or_refusal, torch=torch)
+register("05.1", Comparison(draw(_draw_batch, 80), TABLES, inputs("block_lists", "max_blocks"), _table_or_refusal))
 
 
 # 05.2
 
 
 def _draw_places(rng: Random) -> tuple[list[list[int]], list[int], int]:
+    """Draw a block table, a position in each of its rows, and the block size."""
     size, width, num_seqs = rng.choice((1, 4, 7, 8, 10)), rng.randint(1, 6), rng.randint(1, 6)
-    ids = iter(rng.sample(range(rng.choice((100, LARGEST_ID))), width * num_seqs))
+    ids = iter(rng.sample(range(rng.choice((100, 70_000))), width * num_seqs))
     table = [[next(ids) for _ in range(width)] for _ in range(num_seqs)]
     return table, [rng.randrange(width * size) for _ in range(num_seqs)], size
 
 
-# (block table, a position in each row, block size)
 PLACES = [
-    ([[5, 2, 7], [4, 6, 9], [8, 3, 1]], [8, 15, 3], 8),  # at the beginning and at the end of a block, and between
     ([[2**30 + 1, 5]], [3], 8),  # an id, and below a position, past what fp32 can count to
     ([[3, 8]], [2**25 - 1], 2**25),
     *draw(_draw_places),
 ]
 
 
-def _look_up_with(
-    answer: Callable[..., object], table: list[list[int]], positions: list[int], size: int
-) -> dict[str, Tensor]:
-    given = torch.tensor(table, dtype=torch.int32), torch.tensor(positions)
-    handed = [tensor.clone() for tensor in given]
-    got = named_tensors(answer(*handed, size), "blocks", "slots")
-    require_unchanged(given, handed, ("block_table", "positions"))
-    return got
+def _tensors(table: list[list[int]], positions: list[int], size: int) -> tuple[Tensor, Tensor, int]:
+    return torch.tensor(table, dtype=torch.int32), torch.tensor(positions), size
+
+
+def _look_up_with(answer: Callable[..., object], *place: Any) -> dict[str, Tensor]:
+    return named_tensors(on_tensors(_tensors, "block_table", "positions")(answer, *place), "blocks", "slots")
 
 
 READ = "block_table.gather(1, columns[:, None]).squeeze(1)"
@@ -151,42 +124,22 @@ def look_up(answer: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]) -> N
     if max(many, wide) > few:
         more = f"64 take {many}" if many > few else f"of 64 blocks each {wide}"
         raise Wrong(f"the places are right, but 2 sequences take {few} ops and {more}: let one gather read all")
-    _require_no_values_read(answer)
 
 
-def _places(num_seqs: int, width: int) -> tuple[Tensor, Tensor, int]:
-    table = torch.arange(width * num_seqs, dtype=torch.int32).view(num_seqs, width)
-    return table, torch.arange(num_seqs) % 32, 8
-
-
-def _num_ops(answer: Callable[..., object], num_seqs: int, width: int) -> int:
-    return sum(count_ops(partial(answer, *_places(num_seqs, width))).values())
-
-
-def _require_no_values_read(answer: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]) -> None:
-    """Raise Wrong if the answer reads values on the host: torch's meta device has none, so each read fails there."""
-    table, positions, size = _places(5, 4)
+def _num_ops(answer: Callable[..., Any], num_seqs: int, width: int) -> int:
+    """Count ops on torch's meta device. It has no values, so that each read on the host fails there."""
+    table = torch.zeros(num_seqs, width, dtype=torch.int32, device="meta")
+    positions = torch.zeros(num_seqs, dtype=torch.int64, device="meta")
     try:
-        got = answer(table.to("meta"), positions.to("meta"), size)
+        return count_ops(partial(answer, table, positions, 8)).total()
     except Exception as error:
         raise Wrong(
             "the places are right, but you read a tensor's values on the host (.tolist(), .item(), int(), numpy, a "
             f"loop over its elements): on a GPU every such read waits for the device ({type(error).__name__}: {error})"
         ) from error
-    for name, tensor in zip(("blocks", "slots"), got, strict=True):
-        if tensor.device.type != "meta":
-            raise Wrong(f"{name} is on {tensor.device}, expected the device of block_table and positions")
 
 
 # 05.3
-
-# Cached tokens of each sequence, and the question when a call copies more than the budget.
-RAGGED = (
-    ([1] * 15 + [248], "does a short sequence pay for the longest one?"),
-    ([24] * 31 + [248], "does a sequence read more of its row than its own blocks, -(-n // block_size)?"),
-)
-COPIES = 6
-
 
 QUERY_AND_PAST = "keys.transpose(0, 1), values.transpose(0, 1), enable_gqa=True"
 ATTENTION_MISTAKES = {
@@ -199,14 +152,9 @@ ATTENTION_MISTAKES = {
     "query head h reads KV head h // group, with group = H // H_kv; yours reads h % H_kv": {
         QUERY_AND_PAST: "*(past.transpose(0, 1).repeat(q.size(1) // k.size(1), 1, 1) for past in (keys, values))"
     },
-    "the weighted sum is of keys: the values are in v and v_cache": {
-        "v_cache[blocks]": "k_cache[blocks]",
-        "v[i : i + 1]": "k[i : i + 1]",
-    },
     "the weighted sum uses cached keys, not cached values: the values are in v_cache": {
         "v_cache[blocks]": "k_cache[blocks]"
     },
-    "each sequence's last cached token is left out": {"[:n]": "[: max(n - 1, 0)]"},
     "every sequence reads the first sequence's blocks: its own row is block_table[i]": {"table[i,": "table[0,"},
 }
 
@@ -218,34 +166,30 @@ def _draw_case(rng: Random) -> Batch:
 
 
 CASES: list[Batch] = [([300], 1, 1, 4, 4, "fp32"), *LARGE_SCORES, *draw(_draw_case)]  # 75 blocks
-ATTENDED = attention_comparison(
-    CASES,
-    {},
-    walks={
-        why: solution("05.3", changes, torch=torch, F=F, BlockTable=object).attention
-        for why, changes in ATTENTION_MISTAKES.items()
-    },
+AS_SOLVED = partial(solution, "05.3", torch=torch, F=F, BlockTable=object)
+ATTENDED = attention_comparison(CASES, {why: AS_SOLVED(edits).attention for why, edits in ATTENTION_MISTAKES.items()})
+
+
+COPIES = 6  # times the bytes of the sequences' own blocks that a call may copy
+# Cached tokens of each sequence, and the question when a call copies more.
+RAGGED = (
+    ([1] * 15 + [248], "does a short sequence pay for the longest one?"),
+    ([24] * 31 + [248], "does a sequence read more of its row than its own blocks, -(-n // block_size)?"),
 )
 
 
 @exercise("05.3", ATTENDED)
 def paged_attention(answer: Any, model: Model) -> None:
     require_stage(answer, "BlockTable with an attention of its own", "attention")
-    if not isinstance(inspect.getattr_static(answer, "attention"), staticmethod):
-        raise Wrong("attention must be a @staticmethod of your class: it is called without self")
     ATTENDED(answer.attention)
     require_tokens(answer, model)
     for lengths, question in RAGGED:
-        _require_few_copies(answer, lengths, question)
+        case = paged_case(lengths, num_kv_heads=2, block_size=8, head_dim=4)
+        own = 2 * case.k_cache[1:].nbytes  # K and V; block 0 belongs to no sequence
+        copied = bytes_copied(partial(answer.attention, *case)).copied
+        if copied > COPIES * own:
+            raise Wrong(
+                f"right tokens, but a ragged batch copies {copied:,} bytes; its sequences' own blocks hold {own:,}, "
+                f"and the budget is {COPIES} times that: {question}"
+            )
     require_contract(answer)
-
-
-def _require_few_copies(answer: Any, lengths: list[int], question: str) -> None:
-    case = paged_case(lengths, num_kv_heads=2, block_size=8, head_dim=4)
-    own = 2 * case.k_cache[1:].nbytes  # K and V; block 0 belongs to no sequence
-    copied = bytes_copied(lambda: answer.attention(*case)).copied
-    if copied > COPIES * own:
-        raise Wrong(
-            f"right tokens, but a ragged batch copies {copied:,} bytes; its sequences' own blocks hold {own:,}, and "
-            f"the budget is {COPIES} times that: {question}"
-        )

@@ -18,7 +18,7 @@ from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
 from ..exercises.as_solved import as_solved_by_name
-from ..exercises.attention_checks import DTYPES, explain_attention
+from ..exercises.attention_checks import explain_attention
 from ..exercises.contract_check import require_contract
 from ..exercises.drawn import Comparison, draw, inputs, require_all
 from ..exercises.exercise import exercise, register
@@ -29,10 +29,8 @@ from ..exercises.wrong import Wrong
 
 # 10.1
 
-Flat = tuple[list[list[int]], list[int], list[int], int]  # block lists, cached tokens, new tokens, block size
 
-
-def _draw_flat(rng: Random) -> Flat:
+def _draw_flat(rng: Random) -> tuple[list[list[int]], list[int], list[int], int]:
     size, num_seqs = rng.choice((1, 3, 4, 8, 16)), rng.randint(1, 4)
     cached = [rng.choice((0, 1, size - 1, size, rng.randint(0, 2 * size))) for _ in range(num_seqs)]
     new = [rng.choice((1, 1, 2, size + 1)) for _ in range(num_seqs)]
@@ -41,19 +39,10 @@ def _draw_flat(rng: Random) -> Flat:
     return [[next(ids) for _ in range(n)] for n in used], cached, new, size
 
 
-FLAT_BATCHES: list[Flat] = [
-    ([[3]], [2], [1], 4),  # one new token
-    ([[2, 5], [2, 3]], [4, 4], [1, 1], 4),  # a block that two sequences share
-    ([[0], *([*range(i + 40, i, -1)] for i in range(20))], [1] + [70] * 20, [1] + [10] * 20, 2),
-    *draw(_draw_flat),
-]
 FLAT_MISTAKES = {
     "positions": {
         "every sequence counts from 0: the cached tokens come before the new ones": {
             "positions.append(position)": "positions.append(position - cached)"
-        },
-        "these are places in the flat batch, not in a sequence": {
-            "positions.append(position)": "positions.append(len(positions))"
         },
     },
     "slot_mapping": {
@@ -61,7 +50,6 @@ FLAT_MISTAKES = {
             "blocks[column] * block_size + offset": "position"
         },
         "these are block ids: a slot is block * block_size + offset": {" * block_size + offset": ""},
-        "every token of a sequence goes to its first block": {"blocks[column]": "blocks[0]"},
         "a block holds block_size tokens: its first slot is block * block_size": {" * block_size": ""},
     },
     "query_start": {
@@ -69,76 +57,57 @@ FLAT_MISTAKES = {
             "accumulate(num_new)": "accumulate(num_new[:-1])"
         },
         "these are lengths: query_start is their running sum": {"[0, *accumulate(num_new)]": "num_new"},
-        "it counts new tokens only, not the cached ones": {
-            "accumulate(num_new)": "accumulate(map(sum, zip(num_cached, num_new)))"
-        },
     },
 }
+FLAT_BATCHES = [
+    ([[0], *([*range(i + 40, i, -1)] for i in range(20))], [1] + [70] * 20, [1] + [10] * 20, 2),
+    *draw(_draw_flat),
+]
 FLAT = as_solved_by_name("10.1", FLAT_MISTAKES)
 register("10.1", Comparison(FLAT_BATCHES, FLAT, inputs("block_lists", "num_cached", "num_new", "block_size")))
 
 
 # 10.2
 
-# (cached, new) of each sequence, KV heads, query heads on each, head_dim, block size, dtype, what q is multiplied by
-Written = tuple[list[tuple[int, int]], int, int, int, int, str, int]
 
-
-def _draw_written(rng: Random) -> Written:
-    size, dtype = rng.choice((1, 3, 4, 8, 16)), rng.choice(("fp32", "fp32", "fp16", "bf16"))
+def _draw_written(rng: Random) -> tuple[list[tuple[int, int]], dict[str, Any], int]:
+    """Draw (cached, new) of each sequence, the shape as flat_case has it, and what q is multiplied by."""
+    size = rng.choice((1, 3, 4, 8, 16))
     edges = (0, 1, size - 1, size, size + 1)
     sequences = [
         (rng.choice((*edges, rng.randint(0, 30))), rng.choice((1, 1, 2, size, rng.randint(1, 20))))
         for _ in range(rng.randint(1, 4))
     ]
-    return sequences, rng.randint(1, 3), rng.randint(1, 3), rng.choice((2, 4, 6)), size, dtype, 1
+    shape = {"num_kv_heads": rng.randint(1, 3), "group": rng.randint(1, 3), "head_dim": rng.choice((2, 4, 6))}
+    dtype = rng.choice((torch.float32, torch.float32, torch.float16, torch.bfloat16))
+    return sequences, shape | {"block_size": size, "dtype": dtype}, 1
 
 
-WRITTEN: list[Written] = [
-    ([(0, 1)], 1, 1, 4, 8, "fp32", 1),
-    ([(3, 1)], 1, 1, 4, 8, "fp32", 1),
-    ([(9, 2), (0, 3)], 1, 2, 4, 8, "fp32", 128),  # scores of a few hundred: exp overflows past 88
-    *(([(9, 2), (1, 1)], 2, 2, 4, 8, "fp32", times) for times in (1, 2)),  # two batches of one shape
-    ([(300, 2), (0, 150)], 1, 1, 2, 4, "fp32", 1),
+SHAPE = {"num_kv_heads": 2, "group": 2, "head_dim": 4, "block_size": 8}
+WRITTEN = [
+    ([(9, 2), (0, 3)], SHAPE, 128),  # scores of a few hundred: exp overflows past 88
+    ([(9, 2), (1, 1)], SHAPE, 1),
+    ([(9, 2), (1, 1)], SHAPE, 2),  # another batch of one shape
+    ([(300, 2), (0, 150)], SHAPE, 1),
     *draw(_draw_written),
 ]
-describe_written = inputs("(cached, new)", "H_kv", "H // H_kv", "D", "block_size", "dtype", "q times")
 
 
-def _case_of(
-    sequences: list[tuple[int, int]], heads: int, group: int, head_dim: int, block_size: int, dtype: str, times: int
-) -> FlatCase:
-    """Make a case in which all sequences share the first block, if they have it cached in full."""
-    case = flat_case(
-        sequences,
-        num_kv_heads=heads,
-        group=group,
-        head_dim=head_dim,
-        block_size=block_size,
-        shared_blocks=1,
-        seed=times,
-        dtype=DTYPES[dtype],
-    )
-    return case._replace(q=case.q * times)
+def _run_on(
+    answer: Callable[..., Tensor], sequences: Any, shape: Any, times: int, dtype: torch.dtype | None = None
+) -> dict[str, Tensor]:
+    """Run an answer on a batch in which sequences share the first block, if they have it cached in full.
 
-
-def _run_on(answer: Callable[..., Tensor], *case: Any, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
-    """Run an answer on a case. dtype: of the run, whose values are rounded to the case's; None: the case's own."""
-    made = _case_of(*case)
+    dtype: of the run, whose values are rounded to the batch's; None: the batch's own.
+    """
+    made = flat_case(sequences, shared_blocks=1, seed=times, **shape)
+    made = made._replace(q=made.q * times)
     handed = FlatCase(*(tensor.clone() for tensor in made.with_own_pool(dtype)))
     before = {name: tensor.clone() for name, tensor in handed._asdict().items() if not name.endswith("_cache")}
     got = answer(*handed)
     require_unchanged(before.values(), (getattr(handed, name) for name in before), before)
     values = {"k_cache": handed.k_cache, "v_cache": handed.v_cache, "attention": got}
     return {name: value.to(made.q.dtype) for name, value in values.items()} if dtype else values
-
-
-def _explain_attention(got: object, want: Tensor) -> str | None:
-    no_token = (
-        "where no token is: after a sequence's context_lens[i] tokens, and in the slots of new tokens until they are "
-        "written"
-    )
-    return explain_attention(got, want, no_token)
 
 
 POOL_MISTAKES = {
@@ -160,14 +129,12 @@ ATTEND_MISTAKES = {
     "query head h reads KV head h // group, with group = H // H_kv; yours reads h % H_kv": {
         "flatten(1, 2)": "flatten(1, 2).repeat(q.size(1) // k.size(1), 1, 1)"
     },
-    "only each sequence's first block is read: its row of the table names more": {
-        ".long()\n        keys": ".long()[:1]\n        keys",
-        "torch.arange(length) <=": "torch.arange(keys.size(1)) <=",
-    },
 }
 SOLVED = partial(as_solved_by_name, "10.2", call=partial(_run_on, dtype=torch.float64), torch=torch, F=F)
-WRITE_THEN_ATTEND = SOLVED(POOL_MISTAKES, explain_exactly) | SOLVED({"attention": ATTEND_MISTAKES}, _explain_attention)
-register("10.2", Comparison(WRITTEN, WRITE_THEN_ATTEND, describe_written, call=_run_on))
+NO_TOKEN = "where no token is: after context_lens[i] tokens, and in the slots of new tokens until they are written"
+ATTENDED = SOLVED({"attention": ATTEND_MISTAKES}, partial(explain_attention, where_nan_lies=NO_TOKEN))
+WRITTEN_TO = SOLVED(POOL_MISTAKES, explain_exactly)
+register("10.2", Comparison(WRITTEN, WRITTEN_TO | ATTENDED, inputs("(cached, new)", "shape", "q times"), _run_on))
 
 
 # 10.3
@@ -215,16 +182,16 @@ def _require_kept(answer: type[Stage], model: Model) -> None:
     seqs = [Sequence([0]) for _ in range(40)]
     for i, seq in enumerate(seqs):
         _come(stage, seq, 7 if i == 1 else 4)
-    for when, batch, least, most in (
-        ("the first step of 40 sequences", seqs, 40, 40),
-        ("a step where one of 40 sequences takes a block", seqs, 0, 1),
-        ("a step where nothing changes", seqs, 0, 0),
-        ("a step without the batch's last sequence", seqs[:-1], 0, 0),
+    for when, batch, expected in (
+        ("the first step of 40 sequences", seqs, 40),
+        ("a step where one of 40 sequences takes a block", seqs, 1),
+        ("a step where nothing changes", seqs, 0),
+        ("a step without the batch's last sequence", seqs[:-1], 0),
     ):
         before = stage.rows_built
         _step(stage, batch, f"in {when}")
-        if not least <= (rows := stage.rows_built - before) <= most:
+        if (rows := stage.rows_built - before) != expected:
             raise Wrong(
-                f"{when} writes {count(rows, 'row')}, expected {most}: write the rows that change, and no other. "
+                f"{when} writes {count(rows, 'row')}, expected {expected}: write the rows that change, and no other. "
                 "OneTable.write_row writes a row, and counts it in rows_built"
             )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import Any
@@ -15,14 +13,12 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ..exercises.as_solved import as_solved
-from ..exercises.drawn import Case, Comparison, Describe, draw
+from ..exercises.drawn import Call, Case, Comparison, Describe, draw, inputs
 from ..exercises.exercise import register
 from ..exercises.explain import explain_tensor
 from ..exercises.solutions import solution
-from ..exercises.tensor_checks import require_unchanged
+from ..exercises.tensor_checks import on_tensors
 from ..exercises.wrong import Wrong
-
-Inputs = tuple[Any, ...]
 
 
 class ByHand(TorchFunctionMode):
@@ -40,32 +36,12 @@ class ByHand(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _compare(
-    exercise_id: str,
-    cases: Sequence[Case],
-    make: Callable[..., Inputs],
-    mistakes: Mapping[str, Mapping[str, str]],
-    describe: Describe,
-    mode: Callable[[], AbstractContextManager[Any]] = ByHand,
-    rtol: float = 1e-3,
-    atol: float = 1e-4,
-    **names: Any,
-) -> None:
-    """Register a comparison. make(*case): the answer's inputs. mode: in which it runs. names: as for as_solved."""
-    parameters = inspect.signature(solution(exercise_id, torch=torch, **names)).parameters
+def _by_hand(call: Call, **options: bool) -> Call:
+    def call_by_hand(answer: Callable[..., Tensor], *case: Any) -> Tensor:
+        with ByHand(**options):
+            return call(answer, *case)
 
-    def call(answer: Callable[..., Tensor], *case: Any) -> Tensor:
-        given, handed = make(*case), make(*case)
-        with mode():
-            got = answer(*handed)
-        before, after = (filter(torch.is_tensor, each) for each in (given, handed))
-        kept = [name for name, value in zip(parameters, given, strict=True) if torch.is_tensor(value)]
-        require_unchanged(before, after, kept, ": make a new tensor")
-        return got
-
-    explain = partial(explain_tensor, rtol=rtol, atol=atol)
-    expected = as_solved(exercise_id, mistakes, explain, call, torch=torch, **names)
-    register(exercise_id, Comparison(cases, expected, describe, call))
+    return call_by_hand
 
 
 # The inputs of a1.1 to a1.3. Kinds of cases, and the order in which they are told: as drawn; a query of zeros; each
@@ -109,19 +85,19 @@ def scores_of(q: Tensor, k: Tensor) -> Tensor:
     return q @ k.repeat_interleave(len(q) // len(k), 0).mT / q.size(-1) ** 0.5
 
 
-def _make_one(*sizes: int) -> Inputs:
+def _make_one(*sizes: int) -> tuple[Tensor, ...]:
     """Make query [D], keys [T, D] and values [T, D]."""
     q, k, v = make_heads(1, 1, *sizes)
     return q[0, -1], k[0], v[0]
 
 
-def _make_ungrouped(num_heads: int, *sizes: int) -> Inputs:
+def _make_ungrouped(num_heads: int, *sizes: int) -> tuple[Tensor, ...]:
     return make_heads(num_heads, num_heads, *sizes)
 
 
 def _describe(*names: str) -> Describe:
     """Describe a case by its sizes and the kind, which comes last."""
-    return lambda *case: ", ".join(f"{n}={size}" for n, size in zip(names, case[:-1], strict=True)) + SAID[case[-1]]
+    return lambda *case: inputs(*names)(*case[:-1]) + SAID[case[-1]]
 
 
 def _draw_sizes(rng: Random) -> tuple[int, int, int]:
@@ -143,19 +119,20 @@ ONE_QUERY_MISTAKES = {
     },
 }
 ONE_QUERY = [
-    (4, 4, PLAIN),  # T and D are equal: a transposed matrix has the same shape
     (1_100, 8, PLAIN),
     *draw(lambda rng: (rng.randint(1, 9), rng.choice((1, 2, 3, 4, 8, 16)), rng.choice((PLAIN, PLAIN, LARGE)))),
 ]
-_compare("a1.1", ONE_QUERY, _make_one, ONE_QUERY_MISTAKES, _describe("T", "D"))
+ATTEND = _by_hand(on_tensors(_make_one, "query", "keys", "values"))
+ATTENDED = as_solved("a1.1", ONE_QUERY_MISTAKES, partial(explain_tensor, rtol=1e-3, atol=1e-4), ATTEND, torch=torch)
+register("a1.1", Comparison(ONE_QUERY, ATTENDED, _describe("T", "D"), ATTEND))
 
 # a1.2
 
-ROUNDED = 5e-3  # a float32 near LOWEST is exact to 0.004: exp(s - logsumexp(s)) is right, and differs by as much
+# float32 near LOWEST is exact to 0.004: exp(s - logsumexp(s)) is right, and differs by as much
+ROUNDED = partial(explain_tensor, rtol=5e-3, atol=1e-4)
 MASKED = 'scores.masked_fill(~visible, float("-inf"))'
 CAUSAL_MISTAKES = {
     "every row sees all tokens, also those after it: row i may only see columns 0 to i": {MASKED: "scores"},
-    "the mask also hides a token from itself: row i sees columns 0 to i, with i": {".tril()": ".tril(-1)"},
     "the mask is the wrong way round: masked_fill replaces where the mask is True, so give it ~visible": {
         "~visible": "visible"
     },
@@ -169,19 +146,15 @@ CAUSAL_MISTAKES = {
     "the mask comes after the softmax, so the weights of a row no longer add up to 1": {
         f"{MASKED}.softmax(dim=-1)": "(scores.softmax(dim=-1) * visible)"
     },
-    "the softmax runs down the columns: the weights of one row add up to 1, so it runs along dim=-1": {
-        "dim=-1": "dim=-2"
-    },
     "0 * -inf is NaN: use masked_fill or torch.where": {MASKED: '(scores + ~visible * float("-inf"))'},
 }
 CAUSAL = [
-    (3, 3, 4, PLAIN),  # H and T are equal
-    (2, 4, 4, PLAIN),  # T and D are equal
-    (2, 3, 4, ZERO),
     (1, 1_100, 4, PLAIN),  # longer than a mask that is made once
     *draw(lambda rng: (rng.randint(1, 4), *_draw_sizes(rng))),
 ]
-_compare("a1.2", CAUSAL, _make_ungrouped, CAUSAL_MISTAKES, _describe("H", "T", "D"), rtol=ROUNDED)
+ATTEND_ALL = _by_hand(on_tensors(_make_ungrouped, "q", "k", "v"))
+ATTENDED_ALL = as_solved("a1.2", CAUSAL_MISTAKES, ROUNDED, ATTEND_ALL, torch=torch)
+register("a1.2", Comparison(CAUSAL, ATTENDED_ALL, _describe("H", "T", "D"), ATTEND_ALL))
 
 # a1.3
 
@@ -195,10 +168,6 @@ GROUPED_MISTAKES = {
         VALUES: "v.repeat(group, 1, 1)"
     },
     "every query head reads KV head 0": {KEYS: "k[:1]", VALUES: "v[:1]"},
-    "every query head reads the mean of all KV heads": {
-        KEYS: "k.mean(0, keepdim=True)",
-        VALUES: "v.mean(0, keepdim=True)",
-    },
 }
 
 
@@ -207,22 +176,11 @@ def _draw_grouped(rng: Random) -> Case:
     return num_kv_heads * rng.randint(1, 4), num_kv_heads, *_draw_sizes(rng)
 
 
-GROUPED = [
-    (2, 1, 2, 4, PLAIN),  # one KV head for all: multi-query attention
-    (3, 3, 2, 4, PLAIN),  # one for each: as in a1.2
-    (32, 2, 3, 4, PLAIN),
-    *draw(_draw_grouped),
-]
-_compare(
-    "a1.3",
-    GROUPED,
-    make_heads,
-    GROUPED_MISTAKES,
-    _describe("H", "H_kv", "T", "D"),
-    partial(ByHand, grouped_only=True),
-    ROUNDED,
-    causal_attention=solution("a1.2", torch=torch),
-)
+GROUPED = [(32, 2, 3, 4, PLAIN), *draw(_draw_grouped)]
+ATTEND_GROUPED = _by_hand(on_tensors(make_heads, "q", "k", "v"), grouped_only=True)
+CAUSAL_ATTENTION = solution("a1.2", torch=torch)
+GROUPS = as_solved("a1.3", GROUPED_MISTAKES, ROUNDED, ATTEND_GROUPED, causal_attention=CAUSAL_ATTENTION)
+register("a1.3", Comparison(GROUPED, GROUPS, _describe("H", "H_kv", "T", "D"), ATTEND_GROUPED))
 
 # a1.4
 
@@ -236,7 +194,6 @@ ROPE_MISTAKES = {
     "it is turned the other way: the first number becomes a cos - b sin, the second b cos + a sin": {
         ANGLES: f"-{ANGLES}"
     },
-    "the second number is b cos - a sin, it should be b cos + a sin": {"+ a * angles.sin()": "- a * angles.sin()"},
     "b is computed from the new a: keep the old a": {"+ a *": "+ (a * angles.cos() - b * angles.sin()) *"},
     "rows are taken for positions: a token's angle comes from positions, which need not be 0, 1, 2": {
         "positions[:": "torch.arange(len(x))[:"
@@ -246,27 +203,20 @@ ROPE_MISTAKES = {
 }
 
 
-def _make_turn(num_heads: int, head_dim: int, positions: list[int], power: int) -> Inputs:
+def _make_turn(num_heads: int, head_dim: int, positions: list[int], theta: int) -> tuple[Any, ...]:
     """Make x [T, H, D], positions [T] and theta; others for each position and theta, so that nothing can be kept."""
-    generator = torch.Generator().manual_seed(100 * num_heads + head_dim + sum(positions) + power)
+    generator = torch.Generator().manual_seed(100 * num_heads + head_dim + sum(positions) + theta)
     x = torch.randn(len(positions), num_heads, head_dim, generator=generator)
-    return x, torch.tensor(positions), 10.0**power
-
-
-def _describe_turn(num_heads: int, head_dim: int, positions: list[int], power: int) -> str:
-    return f"x [{len(positions)}, {num_heads}, {head_dim}], positions={positions}, theta={10**power:,}"
+    return x, torch.tensor(positions), float(theta)
 
 
 def _draw_turn(rng: Random) -> Case:
     positions = [rng.randint(0, 300) for _ in range(rng.randint(1, 4))]
-    return rng.randint(1, 4), 2 * rng.randint(1, 4), positions, rng.choice((2, 4, 6))
+    return rng.randint(1, 4), 2 * rng.randint(1, 4), positions, rng.choice((100, 10_000, 1_000_000))
 
 
-# H, D, positions, the power of ten that theta is: a case with a large theta is no larger.
-TURNS = [
-    (3, 4, [5, 6, 7], 2),  # as many tokens as heads
-    (2, 8, [2_000, 1], 4),
-    (1, 2, [10_000, 3], 4),  # past a table that is made once; the frequency is 1, so float32 has the angle exactly
-    *draw(_draw_turn),
-]
-_compare("a1.4", TURNS, _make_turn, ROPE_MISTAKES, _describe_turn, nullcontext, atol=1e-3)
+# A position past a table that is made once. Its frequency is 1, so that float32 has the angle exactly.
+TURNS = [(1, 2, [10_000, 3], 10_000), *draw(_draw_turn)]
+TURN = on_tensors(_make_turn, "x", "positions")
+TURNED = as_solved("a1.4", ROPE_MISTAKES, partial(explain_tensor, rtol=1e-3, atol=1e-3), TURN, torch=torch)
+register("a1.4", Comparison(TURNS, TURNED, inputs("H", "D", "positions", "theta"), TURN))

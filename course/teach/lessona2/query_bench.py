@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import atexit
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import permutations
+from threading import Timer
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roseinfer.arguments import counted
@@ -19,28 +21,23 @@ if TYPE_CHECKING:
     import duckdb
 
 COLUMNS = "id BIGINT, ts BIGINT, dur BIGINT, cat VARCHAR, name VARCHAR, tid BIGINT, pid BIGINT, args JSON"
-MOST_SHOWN = 6  # rows in a message
-NULL = "a LEFT JOIN (or SUM over no rows) gives NULL; COALESCE(x, 0) makes it 0"
+SECONDS = 10  # that a query may take: on these traces any takes milliseconds, but a recursive one may never end
+NULL = ": a LEFT JOIN (or SUM over no rows) gives NULL; COALESCE(x, 0) makes it 0"
 
 Row = tuple[Any, ...]
 
 
 class Rows(NamedTuple):
-    """Rows of a query's result. columns: their names. rows: their values, in the columns' order."""
+    """Result of a query: the names of its columns, and its rows, with values in that order."""
 
     columns: tuple[str, ...]
     rows: list[Row]
 
 
 def run_query(answer: Any, events: Sequence[Event]) -> Rows:
-    """Return the rows of a query, a string of SQL, on the trace of these events, which are in the order of their ids.
-
-    Raises Wrong for anything else, and with what the database says.
-    """
+    """Return the rows of a query on the trace of these events. Raises Wrong with what the database says."""
     if not isinstance(answer, str):
         raise Wrong(f"expected a query, which is a string of SQL, got {type(answer).__name__}")
-    if not answer.strip():
-        raise Wrong("expected a query, got an empty string")
     return _rows(answer, tuple(events))
 
 
@@ -48,11 +45,14 @@ def run_query(answer: Any, events: Sequence[Event]) -> Rows:
 def _rows(query: str, events: tuple[Event, ...]) -> Rows:
     db = _database()
     db.execute(f"CREATE OR REPLACE TABLE slice ({COLUMNS})")
-    if events:
-        times = [(round(1000 * event.ts), round(1000 * event.dur)) for event in events]
-        rows = [(id, *times[id], event.cat, event.name, event.tid, 1, None) for id, event in enumerate(events)]
-        places = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?)"] * len(rows))
-        db.execute(f"INSERT INTO slice VALUES {places}", [value for row in rows for value in row])
+    rows = [
+        f"({id}, {1000 * event.ts:.0f}, {1000 * event.dur:.0f}, '{event.cat}', '{event.name}', {event.tid}, 1, NULL)"
+        for id, event in enumerate(events)
+    ]
+    if rows:
+        db.execute(f"INSERT INTO slice VALUES {', '.join(rows)}")
+    limit = Timer(SECONDS, db.interrupt)
+    limit.start()
     try:
         with result_of(query, db) as result:
             return Rows(tuple(column[0].lower() for column in result.description), result.fetchall())
@@ -61,6 +61,8 @@ def _rows(query: str, events: tuple[Event, ...]) -> Rows:
         raise Wrong(f"the database says: {' '.join(error.says.split())}{place}") from None
     except ValueError as error:
         raise Wrong(str(error)) from None
+    finally:
+        limit.cancel()
 
 
 @cache
@@ -78,52 +80,35 @@ def _database() -> duckdb.DuckDBPyConnection:
 
 
 def explain_rows(is_ordered: bool) -> Callable[[Any, Any], str | None]:
-    """Make a comparison of results: columns, then rows, then their order, if it was asked for.
-
-    The order of the columns does not matter, nor does the type of a number.
-    """
+    """Make a comparison of results, whose columns may be in any order: names, then rows, then their order if asked."""
 
     def explain(got: Rows, want: Rows) -> str | None:
         if sorted(got.columns) != sorted(want.columns):
-            too_many = len(got.columns) > len(want.columns)
-            return (
-                f"your query returns the columns {', '.join(got.columns)}, expected {', '.join(want.columns)}: "
-                f"{'leave out the others' if too_many else '`AS` names a column'}"
-            )
+            columns = f"the columns {', '.join(got.columns)}, expected {', '.join(want.columns)}"
+            return f"your query returns {columns}: `AS` names a column"
         own, right = (_in_columns(rows, want.columns) for rows in (got, want))
-        missing, surplus = (list((Counter(a) - Counter(b)).elements()) for a, b in ((right, own), (own, right)))
+        missing, surplus = (sorted((a - b).elements(), key=str) for a, b in permutations(map(Counter, (right, own))))
         if missing or surplus:
-            return f"{_first_difference(missing, surplus)} ({counted(len(own), 'row')}, expected {len(right)})"
+            told = [f"the row {row} is missing" for row in missing[:1]]
+            told += [f"the row {row} should not be there" + NULL * (None in row) for row in surplus[:1]]
+            return f"{', and '.join(told)} ({counted(len(own), 'row')}, expected {len(right)})"
         if is_ordered and own != right:
-            shown = (", ".join(map(_shown, rows[:MOST_SHOWN])) for rows in (own, right))
-            return "the rows are right, their order is not: you begin with {}, expected {}".format(*shown)
+            first = next(i for i, row in enumerate(own) if row != right[i])
+            return f"the rows are right, their order is not: row {first} is {own[first]}, expected {right[first]}"
         return None
 
     return explain
 
 
 def _in_columns(got: Rows, columns: Sequence[str]) -> list[Row]:
-    """Return the rows with their values in this order of the columns. Times are rounded to nine digits."""
+    """Return the rows with their values in this order of the columns."""
     places = [got.columns.index(name) for name in columns]
     return [tuple(_plain(row[place]) for place in places) for row in got.rows]
 
 
 def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, str) else float(f"{value:.9g}")
-
-
-def _first_difference(missing: list[Row], surplus: list[Row]) -> str:
-    """Tell the first row that is missing, beside one of the same name (or, of numbers alone, the only one) if any."""
-    if not missing:
-        return f"the row {_shown(surplus[0])} should not be there"
-    name = missing[0][0]
-    for other in surplus:
-        if other[0] == name or not isinstance(name, str):
-            null = f": {NULL}" if None in other else ""
-            return f"you return the row {_shown(other)}, expected {_shown(missing[0])}{null}"
-    return f"the row {_shown(missing[0])} is missing"
-
-
-def _shown(row: Iterable[Any]) -> str:
-    values = ("NULL" if value is None else repr(value) if isinstance(value, str) else f"{value:.9g}" for value in row)
-    return f"({', '.join(values)})"
+    """Round a number to nine digits, and make it an int where it is whole."""
+    if value is None or isinstance(value, str):
+        return value
+    rounded = float(f"{value:.9g}")
+    return int(rounded) if rounded.is_integer() else rounded

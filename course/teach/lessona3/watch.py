@@ -12,7 +12,7 @@ from torch import Tensor
 
 from course.contract.broken_promises import count
 
-from ..measure.kernel_loads import Touch, watched
+from ..measure.kernel_loads import Touch, innermost, watched
 from .arena import Arena
 
 
@@ -94,7 +94,7 @@ def run_recorded(launch: Launch, kernel: Any) -> tuple[Record, Arena]:
         with _recorded(arena, launch.programs) as found:
             launch.run(kernel, arena)
     except Exception as error:
-        raise _innermost(error) from None
+        raise innermost(error) from None
     return found, arena
 
 
@@ -141,13 +141,6 @@ def _recorded(arena: Arena, programs: int) -> Iterator[Record]:
             yield record
     finally:
         del interpreter_semantic.make_tensor_descriptor  # the class's own is found again
-
-
-def _innermost(error: Exception) -> Exception:
-    """Unwrap what a kernel raised from the interpreter's errors; its traceback has the kernel's line."""
-    while type(error).__name__ == "InterpreterError" and isinstance(error.__cause__, Exception):
-        error = error.__cause__
-    return error
 
 
 def _outside(arena: Arena, kind: str, position: int) -> str:

@@ -140,7 +140,8 @@ class OutOfBounds(Exception):
 class GuardedKernel:
     """Kernel whose interpreted programs may touch only the tensors that they were given; else OutOfBounds is raised.
 
-    That is before the interpreter would read or overwrite this process's own memory. A compiled kernel runs as it is.
+    That is before the interpreter would read or overwrite this process's own memory. What the kernel raises comes out
+    as it is. A compiled kernel runs unguarded.
     """
 
     def __init__(self, kernel: Any) -> None:
@@ -152,10 +153,20 @@ class GuardedKernel:
             if triton_mode.MODE != "interpret" or any(tensor.device.type != "cpu" for tensor in tensors.values()):
                 return self.kernel[grid](*args, **kwargs)
             names = list(plain_function(self.kernel).__code__.co_varnames)
-            with watched(_guard({names[i]: tensor for i, tensor in tensors.items()})):
-                self.kernel[grid](*args, **kwargs)
+            try:
+                with watched(_guard({names[i]: tensor for i, tensor in tensors.items()})):
+                    self.kernel[grid](*args, **kwargs)
+            except Exception as error:
+                raise innermost(error) from None
 
         return launch
+
+
+def innermost(error: Exception) -> Exception:
+    """Unwrap what a kernel raised from the interpreter's errors; its traceback has the kernel's line."""
+    while type(error).__name__ == "InterpreterError" and isinstance(error.__cause__, Exception):
+        error = error.__cause__
+    return error
 
 
 def _guard(tensors: dict[str, Tensor]) -> Access:
@@ -181,7 +192,8 @@ def _describe(kind: str, address: int, tensors: dict[str, Tensor]) -> str:
     name = min(tensors, key=lambda name: distance(tensors[name]))
     tensor = tensors[name]
     element = (address - tensor.data_ptr()) // tensor.element_size()
-    return f"a {kind} goes outside of every tensor; nearest is {name}, {tensor.numel()} elements, at element {element}"
+    where = f"nearest is {name}, {tensor.numel()} elements, at element {element}"
+    return f"a {kind} goes outside of every tensor; {where}. Is a mask missing, or an address wrong?"
 
 
 def plain_function(kernel: Any) -> Any:

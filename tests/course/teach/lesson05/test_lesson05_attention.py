@@ -85,7 +85,10 @@ test_a_wrong_attention_is_told_what_is_wrong = wrong_answers(
     "05.3",
     {
         "not a stage": ([1], "expected a subclass of BlockTable"),
-        "a method": (changed(BlockTable, attention=lambda self, q, *rest: q), "attention must be a @staticmethod"),
+        "a method": (
+            paged({"@staticmethod": "", "attention(": "attention(self, "}),
+            "missing 1 required positional argument",
+        ),
         "unwritten slots": (paged({".flatten(0, 1)[:n]": ".flatten(0, 1)"}), WHERE_NAN_LIES),
         "logical as physical": (paged({f"block_table[i, {OWN}": "torch.arange(-(-n // block_size))"}), WHERE_NAN_LIES),
         "wrong layout": (paged({".squeeze(2)": ".squeeze(2).transpose(0, 1)"}), "values right after permute(1, 0, 2)"),

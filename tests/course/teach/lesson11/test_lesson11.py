@@ -25,8 +25,8 @@ test_a_wrong_mask_is_refused = wrong_answers(
             "logits was handed in, and you have changed it",
         ),
         "under a mask": (
-            masked_with({RETURNED: "penalised[~bits.bool()] = -torch.inf\n    return penalised"}),
-            "expected 0: on a GPU each read is a wait",
+            masked_with({RETURNED: "penalised[~bits.bool()] -= torch.inf\n    return penalised"}),
+            "the host waits",
         ),
         "through NumPy": (masked_with({"bits.bool()": "torch.from_numpy(bits.numpy() > 0)"}), "the host waits"),
         "counts in 8 bits": (masked_with({"* counts": "* counts.to(torch.uint8)"}), "expected"),
@@ -69,13 +69,13 @@ test_a_wrong_choice_is_refused = wrong_answers(
     {
         "item": (
             lambda *given: torch.tensor([token.item() for token in choose(*given)]),
-            "the host reads 1 time (item), expected 0: on a GPU each read is a wait",
+            "the host waits for a value (item, int, bool, tolist or an if). On a GPU each read is a wait",
         ),
         "a mask": (
             choose_with({f"return torch.where(is_drawn, {RACE}, {GREEDY})": A_MASK}),
-            "the host reads 2 times (__getitem__, __setitem__)",
+            "the size of the result depends on values (an index by a mask)",
         ),
-        "an if": (choose_with({"    is_drawn =": AN_IF}), "the host reads 1 time (__bool__)"),
+        "an if": (choose_with({"    is_drawn =": AN_IF}), "the host waits for a value"),
         "numpy": (choose_with({RACE: "torch.from_numpy((probs / noise).numpy().argmax(-1))"}), "the host waits"),
         "numpy, by DLPack": (
             choose_with({"temperature > 0": "torch.from_numpy(np.from_dlpack(temperature) > 0)"}),
@@ -87,7 +87,7 @@ test_a_wrong_choice_is_refused = wrong_answers(
             ),
             "logits was handed in, and you have changed it",
         ),
-        "a column": (lambda *given: choose(*given)[:, None], "shape (1, 1), expected (1,)"),
+        "a column": (lambda *given: choose(*given)[:, None], "values right, only dimensions of size 1 differ"),
     },
 )
 
@@ -124,23 +124,23 @@ test_a_wrong_buffer_is_refused = wrong_answers(
     {
         "a new array": (
             write_with({"return buffer[:n]": "return buffer[:n].copy()"}),
-            "you return a new array, expected the beginning of the buffer: a step reads the buffer's own memory",
+            "you return an array of int32, expected the beginning of the buffer: a step reads the buffer's own memory",
         ),
         "float64 from zeros": (
             write_with({"return buffer[:n]": "return np.concatenate((buffer[:n], np.zeros(0)))"}),
-            "an array of float64, expected a NumPy array of int32",
+            "an array of float64, expected the beginning of the buffer",
         ),
         "a list": (write_with({"return buffer[:n]": "return buffer[:n].tolist()"}), "you return list, expected"),
         "at the end": (write_with({"buffer[:n]": "buffer[len(buffer) - n :]"}), "expected the beginning of the buffer"),
         "prompts emptied": (write_with({"return": "prompts.clear()\n    return"}), "you have changed prompts"),
         "each id once": (write_with({PROMPT: "np.asarray(list(dict.fromkeys(prompt)))"}), "slice: you return ["),
-        "float32 taken": (write_with({KIND: f"ids.dtype != np.float32 and {KIND}"}), "[[5]] as float32"),
-        "float16 taken": (write_with({KIND: f"ids.dtype != np.float16 and {KIND}"}), "[[5]] as float16"),
+        "float32 taken": (write_with({KIND: f"ids.dtype != np.float32 and {KIND}"}), "float32'"),
+        "float16 taken": (write_with({KIND: f"ids.dtype != np.float16 and {KIND}"}), "float16'"),
         "only the first prompt's type": (
             write_with({"ids.dtype.kind": "arrays[0].dtype.kind"}),
-            "[[5], [6]] as int32, float64",
+            "expected 'an error': floats are no ids",
         ),
-        "uint64 that wraps": (write_with({"    for ids in arrays:\n": WRAPS}), "], expected an error"),
+        "uint64 that wraps": (write_with({"    for ids in arrays:\n": WRAPS}), "], expected 'an error'"),
     },
 )
 

@@ -45,8 +45,11 @@ def model():
 test_a_wrong_step_is_refused = wrong_answers(
     "11.3",
     {
-        "stage 11 again": (changed(FusedStep), "right tokens, but noise for 9 rows, and 1 drawn"),
-        "all drawn rows sorted": (step_with({FILTERED: "]"}), "right tokens, but 1 row sorted, and 0 asked for it"),
+        "stage 11 again": (changed(FusedStep), "right tokens, but 9 rows of noise in a step, the budget is 2"),
+        "all drawn rows sorted": (
+            step_with({FILTERED: "]"}),
+            "but 1 rows sorted in a step, the budget is 0",
+        ),
         "the first row not filtered": (step_with({FILTERED: f"{FILTERED[:-1]} and row > 0]"}), "you return ["),
         "the last row not filtered": (
             step_with({FILTERED: f"{FILTERED[:-1]} and row < len(params) - 1]"}),
@@ -54,23 +57,23 @@ test_a_wrong_step_is_refused = wrong_answers(
         ),
         "largest not subtracted": (step_with({" - largest[rows, None]": ""}), "coldest: you return ["),
         "no seeds": (step_with({NOISE: "torch.empty_like(probs).exponential_()"}), "you return ["),
-        "greedy rows raced, nearly cold": (step_with(NEARLY_COLD), "noise for 8 rows, and 0 drawn"),
+        "greedy rows raced, nearly cold": (step_with(NEARLY_COLD), "8 rows of noise in a step, the budget is 0"),
         "noise for all": (
             step_with({DRAWN: f"            torch.empty_like(logits).exponential_()\n{DRAWN}"}),
-            "noise for 10 rows, and 1 drawn",
+            "10 rows of noise in a step, the budget is 2",
         ),
         "put into the first rows": (step_with({"tokens[rows]": "tokens[: len(rows)]"}), "you return ["),
         "a mask": (
             step_with({DRAWN: f"{A_MASK}            tokens[mask] = "}),
-            "the host reads 2 times in a step (__setitem__, tolist), the budget is 1",
+            "2 reads of the host (__setitem__, tolist) in a step, the budget is 1",
         ),
         "every token on its own": (
             step_with(
                 {"return torch.where(": "return torch.tensor([*map(int, torch.where(", "tokens, -1)": "tokens, -1))])"}
             ),
-            "the host reads 9 times in a step (__int__, tolist)",
+            "9 reads of the host (__int__, tolist) in a step",
         ),
-        "sampled outside": (SamplesOutside, "the host reads 2 times in a step (tolist), the budget is 1"),
+        "sampled outside": (SamplesOutside, "2 reads of the host (tolist) in a step"),
         "NaN in drawn rows alone": (
             step_with({FINITE: f"{FINITE} | torch.tensor([seq.params.temperature == 0 for seq in seqs])"}),
             "in the logits of row 0: you return [",

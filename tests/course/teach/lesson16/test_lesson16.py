@@ -104,7 +104,7 @@ test_wrong_feeds = wrong_answers(
         "clamped at the source": (clamping_last, "it is only read"),
         "16 bits": (looking_up(lambda ids, last: fresh(ids, last).short()), "values differ"),
         "fp16": (writing(lambda ids, last: torch.where(ids < 0, fresh(ids, last).half(), ids.half())), "values differ"),
-        "other data": (with_other_data, "token_ids uses other memory now"),
+        "other data": (with_other_data, "2 of 2 values differ"),
         "the rows of the first call": (rows_kept(), "captured, and then replayed with"),
         "through NumPy": (in_numpy, "the host waits"),
     },

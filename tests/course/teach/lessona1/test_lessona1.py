@@ -171,6 +171,7 @@ test_wrong_grouped_attention = wrong_answers(
             "H=32, H_kv=2, T=3, D=4",
         ),
         "broadcast": (causal, "RuntimeError"),
+        "the mean of all": (lambda q, *kv: grouped(q, *(x.mean(0, keepdim=True) for x in kv)), "values differ"),
         "enable_gqa": (
             lambda q, k, v: F.scaled_dot_product_attention(
                 q[None], k[None], v[None], is_causal=True, enable_gqa=True
@@ -223,7 +224,7 @@ test_wrong_rope = wrong_answers(
     {
         "a table of 8,192 positions": (
             lambda x, p, theta: rotate_half(x, torch.arange(8192)[p], theta),
-            "positions=[10000, 3], theta=10,000: checking your answer raised IndexError",
+            "positions=[10000, 3], theta=10000: checking your answer raised IndexError",
         ),
         "x kept by its shape": (kept_by_shape(rotate_half), "values differ"),
         "in place": (in_place, "x was handed in, and you have changed it"),
