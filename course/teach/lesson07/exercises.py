@@ -133,7 +133,7 @@ def own_kernel(answer: Any, launch: Callable[..., Tensor]) -> None:
         why: partial(_attend, solution("07.2", changes, **names), launch) for why, changes in KERNEL_MISTAKES.items()
     }
     device = "cuda" if triton_mode.MODE == "compile" else "cpu"
-    attention_comparison(BATCHES, {}, device, mistakes)(partial(_attend, answer, launch))
+    attention_comparison(BATCHES, mistakes, device)(partial(_attend, answer, launch))
     if triton_mode.MODE == "interpret":
         _require_loads(answer, launch)
 
