@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 import torch
 from devices import CUDA, DTYPES
+from tiers import in_every_run
 
 from roseinfer.kernels import paged_triton, triton_mode
 from roseinfer.kernels.flat_cases import CASES, batches, flat_case, judge
@@ -163,10 +164,14 @@ def test_the_cases_meet_every_path_of_the_kernel():
     assert ("decode", False, "split", False, "several tiles", True) in paths
 
 
+SPLITS = {
+    f"{splits} splits, {new} new, group of {group}": (splits, new, group)
+    for splits, new, group in product((2, 5), (1, 2, 12), (1, 7))
+}
+
+
 @pytest.mark.needs_triton
-@pytest.mark.parametrize("group", [1, 7])
-@pytest.mark.parametrize("new", [1, 2, 12])
-@pytest.mark.parametrize("splits", [2, 5])
+@pytest.mark.parametrize(("splits", "new", "group"), in_every_run(SPLITS, list(SPLITS)[::5]))
 def test_splits_of_every_length_add_up(monkeypatch, splits, new, group, device):
     """Lengths on all sides of a split's border. Every token is read once, and nothing is left for the next launch."""
 

@@ -14,6 +14,10 @@ from ..exercises.wrong import Wrong
 
 START = 1000.0  # of the clock: a load does not begin at 0
 LONGEST = 2.0  # seconds that a run may really take; it takes milliseconds
+HOLDS_UP = (
+    "time.sleep, and a loop that looks at the clock, hold up everything: "
+    "`await asyncio.sleep(seconds)` lets others run meanwhile"
+)
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -36,10 +40,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             with time_limit(LONGEST):
                 return self.run_until_complete(work)
         except TookTooLong:
-            message = (
-                "time.sleep, and a loop that looks at the clock, hold up everything: `await asyncio.sleep(seconds)`"
-            )
-            raise Wrong(f"{message} lets others run meanwhile") from None
+            raise Wrong(HOLDS_UP) from None
         finally:
             if left := asyncio.all_tasks(self):  # begun, and not waited for
                 for task in left:

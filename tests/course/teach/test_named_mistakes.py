@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
 from course.teach.exercises.drawn import Comparison
@@ -11,16 +14,24 @@ from course.teach.exercises.wrong import Wrong
 pytestmark = pytest.mark.slow
 MARKS = dict.fromkeys(("a3", "23"), (pytest.mark.needs_triton,))  # there a mistake may be a kernel, which is run
 
-NAMED = [
-    pytest.param(comparison, part, why, id=f"{exercise.id} {part}: {why}", marks=MARKS.get(exercise.id[:2], ()))
-    for exercise in find_all()
-    for comparison in exercise.comparisons
-    for part, expected in comparison.parts.items()
-    for why in expected.mistakes
-]
+# Of each exercise so many mistakes are tried in every run, and the others at night.
+DAILY = 3
 
 
-@pytest.mark.parametrize(("comparison", "part", "why"), NAMED)
+def named() -> Iterator[Any]:
+    for exercise in find_all():
+        every = [
+            (comparison, part, why)
+            for comparison in exercise.comparisons
+            for part, expected in comparison.parts.items()
+            for why in expected.mistakes
+        ]
+        for number, (comparison, part, why) in enumerate(every):
+            marks = [*MARKS.get(exercise.id[:2], ()), *([pytest.mark.nightly] if number >= DAILY else [])]
+            yield pytest.param(comparison, part, why, id=f"{exercise.id} {part}: {why}", marks=marks)
+
+
+@pytest.mark.parametrize(("comparison", "part", "why"), named())
 def test_a_named_mistake_is_told_by_its_sentence(comparison: Comparison, part: str, why: str):
     """Its values go straight to the comparison: how they come out of an answer is tried by the lessons' tests."""
 
