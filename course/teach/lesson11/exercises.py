@@ -222,7 +222,7 @@ def _choose_with(answer: type[Stage], rows: list[str], *spoilt: Any) -> list[int
         return REFUSED
 
 
-NAMES = {"torch": torch, "partial": partial, "exponential_race": exponential_race}
+NAMES: dict[str, Any] = {"torch": torch, "partial": partial, "exponential_race": exponential_race}
 CHOSEN_ROWS = Comparison(
     draw(_draw_choice, number=80),
     as_solved("11.3", {}, call=_choose_with, FusedStep=stages_package().FusedStep, **NAMES),
