@@ -49,9 +49,10 @@ def _table_or_refusal(answer: Callable[..., object], *batch: Any) -> object:
         return REFUSED
 
 
-def _explain_table(got: object, want: Any) -> str | None:
-    is_refused = isinstance(got, str) or isinstance(want, str)
-    return explain_value(got, want) if is_refused else explain_tensor(got, want)
+def _explain_table(got: object, want: Tensor | str) -> str | None:
+    if isinstance(got, str) or isinstance(want, str):
+        return explain_value(got, want)
+    return explain_tensor(got, want)
 
 
 TABLE_MISTAKES = {
