@@ -6,8 +6,9 @@ vector of W is loaded once for the whole group, and one row of x reads W from en
 (Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008). A sum is made in the same order
 whatever other rows are in its group, so a row of the result is the same to the bit in every batch.
 
-bfloat16 goes in pairs: two neighbours of K share the 32 bits of a lane. CPUs with AVX512-BF16 have one instruction for
-both products and their sum; others widen each half to float32, which is exact.
+bfloat16 goes in pairs: two neighbours of K share the 32 bits of a lane. CPUs with AMX multiply whole blocks of them
+(amx_numba.py). Those with AVX512-BF16 have one instruction for both products and their sum; others widen each half to
+float32, which is exact.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from torch import Tensor
 
 from roseinfer.graphs.operation import operation
 
+from . import amx_numba
+from .amx_numba import HAS_AMX, multiply_pairs
 from .numba_calls import compiled, run_parallel
 from .paged_numba import SUMS, exp_of_negative
 from .simd import FLOATS, I32, INTS, LANES, function, fused, in_every_lane, pointer_to, shape_of
@@ -75,13 +78,15 @@ def linear_tiled(x: Tensor, weight: Tensor, bias: Tensor, num_rows: int, gelu: b
 def multiply_tile(sums, x, m, count, w, tile):
     """Set sums[:count] = x[m : m + count] @ w[tile]. It is only ever compiled, one version for each type of w.
 
-    count: from 1 to ROWS. sums [ROWS, TILE] float32. grouped_numba.py adds the versions for fewer bits.
+    count: from 1 to rows_of_x(w). sums [rows_of_x(w), TILE] float32. grouped_numba.py adds the versions for fewer bits.
     """
     raise NotImplementedError
 
 
 @overload(multiply_tile)
 def _multiply_tile(sums, x, m, count, w, tile):
+    if w.dtype == types.int32 and HAS_AMX:
+        return lambda sums, x, m, count, w, tile: multiply_pairs(sums, x, m, count, w, tile)
     if w.dtype in (types.float32, types.int32):
         return lambda sums, x, m, count, w, tile: multiply_floats(sums, x, m, count, w, tile)
 
@@ -223,16 +228,27 @@ def gelu_tanh(x):
     return x * (np.float32(1) if t > 0 else small) / (np.float32(1) + small)
 
 
+def rows_of_x(w):
+    """Return how many rows of x meet a tile of w at once. It is only ever compiled."""
+    raise NotImplementedError
+
+
+@overload(rows_of_x)
+def _rows_of_x(w):
+    rows = amx_numba.ROWS if w.dtype == types.int32 and HAS_AMX else ROWS
+    return lambda w: rows
+
+
 @compiled(parallel=True, error_model="numpy")
 def multiply_tiled(out, x, w, bias, then):
     """Set out [N, M] to x @ W.T + bias, or do what `then` says. bias: [M], or [0] for none."""
     for tile in prange(w.shape[0]):
         n = tile * TILE
         width = min(TILE, out.shape[1] - n)
-        sums = np.empty((ROWS, TILE), np.float32)
+        sums = np.empty((rows_of_x(w), TILE), np.float32)
         shift = bias[n : n + width] if len(bias) else np.zeros(width, np.float32)
-        for m in range(0, x.shape[0], ROWS):
-            count = min(ROWS, x.shape[0] - m)
+        for m in range(0, x.shape[0], rows_of_x(w)):
+            count = min(rows_of_x(w), x.shape[0] - m)
             multiply_tile(sums, x, m, count, w, tile)
             for r in range(count):
                 row = out[m + r, n : n + width]

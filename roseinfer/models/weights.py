@@ -68,13 +68,10 @@ def finish_layouts(model: Model) -> None:
 def layout_of(
     dtype: torch.dtype, quantization: str | None = None
 ) -> type[TiledLinear | PackedLinear | QuantizedLinear] | None:
-    """Return the layout of a model's matrices on this CPU; None: as they are loaded.
-
-    For bfloat16 oneDNN uses registers that hold whole tiles (AMX), where a CPU has them: no loop here is as fast.
-    """
+    """Return the layout of a model's matrices on this CPU; None: as they are loaded."""
     if quantization:
         return Int8Linear if quantization == "int8" else Int4Linear
-    if dtype == torch.float32 or (dtype == torch.bfloat16 and not torch.cpu._is_amx_tile_supported()):
+    if dtype in (torch.float32, torch.bfloat16):
         return TiledLinear
     return PackedLinear if packs(dtype) else None
 

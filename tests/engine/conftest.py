@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
-import torch
 from oracles import prompts_of
 
 from roseinfer.models import GPT2
@@ -21,13 +18,3 @@ def prompts(small: GPT2) -> list[list[int]]:
 @pytest.fixture(scope="module")
 def wanted(small: GPT2, prompts) -> list[list[int]]:
     return reference_generate(small, prompts, 9)
-
-
-@pytest.fixture
-def with_tiles(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
-    """Make this CPU one that has AMX, or none: it decides which layout a model's matrices take in bfloat16."""
-
-    def choose(has_tiles: bool) -> None:
-        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_tiles)
-
-    return choose

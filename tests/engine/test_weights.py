@@ -33,7 +33,7 @@ MODELS = {
 }
 MIXED = (1, 5, 17, 40)
 TEXT = "The with statement is used to wrap the execution of a block with methods defined by a context manager. " * 3
-needs_packed_bfloat16 = pytest.mark.skipif(not packs(torch.bfloat16), reason="this CPU or torch packs no bfloat16")
+needs_packed_float16 = pytest.mark.skipif(not packs(torch.float16), reason="this CPU or torch packs no float16")
 needs_packing = pytest.mark.skipif(not packs(torch.float32), reason="this CPU or this torch packs no matrices")
 
 
@@ -104,12 +104,11 @@ class RowCounts(TorchDispatchMode):
 
 
 @pytest.mark.slow
-@needs_packed_bfloat16
-def test_products_meet_few_row_counts_whatever_the_requests(with_tiles):
+@needs_packed_float16
+def test_products_meet_few_row_counts_whatever_the_requests():
     """What oneDNN keeps in memory is one product for each: a thousand requests, of all lengths, in batches of all sizes
     give no more of them than the sizes say."""
-    with_tiles(True)
-    llm = LLM("tiny", device="cpu", dtype="bfloat16", num_kvcache_blocks=99, block_size=16)
+    llm = LLM("tiny", device="cpu", dtype="float16", num_kvcache_blocks=99, block_size=16)
     rng, steps = Random(0), set()
     launch = llm.engine.runner.launch
     llm.engine.runner.launch = lambda step: (steps.add(sum(step.num_new)), launch(step))
@@ -118,7 +117,7 @@ def test_products_meet_few_row_counts_whatever_the_requests(with_tiles):
             prompts = [[rng.randrange(2000)] * rng.randint(1, 40) for _ in range(rng.randint(1, 50))]
             params = [SamplingParams(max_tokens=rng.randint(1, 3)) for _ in prompts]
             llm.generate(prompts, params, use_tqdm=False)
-    most = PlannedEngine(model="tiny", num_blocks=99, device="cpu", dtype="bfloat16").sizes().num_row_counts
+    most = PlannedEngine(model="tiny", num_blocks=99, device="cpu", dtype="float16").sizes().num_row_counts
     rows, shapes = {n for n, _ in counts.seen}, {shape for _, shape in counts.seen}
     assert 32 < len(rows) <= most == 64 and rows == {padded_rows(n) for n in rows}
     assert len(steps) > 64 and len(counts.seen) <= most * len(shapes)
@@ -225,20 +224,18 @@ def test_bytes_of_a_plain_model_are_those_of_the_floor(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("dtype", "quantization", "has_tiles"),
+    ("dtype", "quantization"),
     [
-        (torch.float32, None, False),
-        (torch.float32, None, True),
-        (torch.bfloat16, None, False),
-        pytest.param(torch.bfloat16, None, True, marks=needs_packed_bfloat16),
-        (torch.float32, "int8", False),
-        (torch.bfloat16, "int8", True),
-        (torch.float32, "int4", False),
+        (torch.float32, None),
+        (torch.bfloat16, None),
+        pytest.param(torch.float16, None, marks=needs_packed_float16),
+        (torch.float32, "int8"),
+        (torch.bfloat16, "int8"),
+        (torch.float32, "int4"),
     ],
 )
-def test_bytes_of_every_layout(dtype, quantization, has_tiles, with_tiles):
-    """has_tiles: on a CPU with AMX, where bfloat16 is oneDNN's and its biases keep their dtype."""
-    with_tiles(has_tiles)
+def test_bytes_of_every_layout(dtype, quantization):
+    """In float16 matrices are oneDNN's, and biases keep their dtype."""
     config = load_model("tiny").config
     c, layers, vocab, positions = config.hidden_size, config.num_layers, config.vocab_size, config.max_model_len
     assert (c, layers, vocab) == (192, 4, 2_048), "multiples of 64: nothing is padded"
@@ -249,8 +246,7 @@ def test_bytes_of_every_layout(dtype, quantization, has_tiles, with_tiles):
         "int8": matrices + 4 * (layers * 9 * c + vocab),  # a scale for each row
         "int4": matrices // 2 + 2 * (matrices // 64),
     }[quantization]
-    is_packed = has_tiles and dtype == torch.bfloat16 and quantization is None
-    expected = bytes_of_matrices + (2 if is_packed else 4) * biases + dtype.itemsize * norms
+    expected = bytes_of_matrices + (2 if dtype == torch.float16 else 4) * biases + dtype.itemsize * norms
     model = load_model("tiny", dtype=dtype)
     before = held_bytes(model)
     prepare_weights(model, quantization)

@@ -13,7 +13,6 @@ from small_engines import engine_of, requests
 
 from roseinfer.drive import drive
 from roseinfer.engine.engine import Engine
-from roseinfer.kernels.onednn import packs
 from roseinfer.models import Model, random_model
 from roseinfer.models.weights import prepared_copy
 from roseinfer.sampling import NO_TOKEN
@@ -143,8 +142,7 @@ def test_the_tokens_are_those_of_both_oracles(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "qwen3"])
-def test_bfloat16_is_as_near_as_the_modules_are(name, with_tiles):
-    with_tiles(False)  # with AMX there is no whole step in bfloat16, and its products are oneDNN's
+def test_bfloat16_is_as_near_as_the_modules_are(name):
     exact = MODELS[name]()
     model = deepcopy(exact).to(torch.bfloat16)
     whole, modules = pair(model)
@@ -175,14 +173,6 @@ def test_models_that_it_does_not_compute_keep_their_modules(small):
     assert engine_of(prepared_copy(odd)).runner.whole is None, "a row of 97 has no pairs"
     assert_right(odd, run(odd))
     assert engine_of(prepared_copy(small, "int8")).runner.whole is None, "a row of 32 is no whole group of 64"
-
-
-@pytest.mark.skipif(not packs(torch.bfloat16), reason="this CPU or torch packs no bfloat16")
-def test_with_amx_bfloat16_keeps_its_modules(with_tiles):
-    with_tiles(True)
-    model = deepcopy(small_model()).to(torch.bfloat16)
-    assert engine_of(prepared_copy(model)).runner.whole is None
-    assert engine_of(prepared_copy(small_model())).runner.whole is not None
 
 
 def run(model: Model):

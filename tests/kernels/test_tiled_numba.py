@@ -9,8 +9,11 @@ import torch
 import torch.nn.functional as F
 from other_processors import run_as
 
-from roseinfer.kernels.tiled_numba import ROWS, TILE, linear_tiled, tiles
+from roseinfer.kernels import amx_numba, tiled_numba
+from roseinfer.kernels.tiled_numba import TILE, linear_tiled, tiles
 
+# Rows of x that are multiplied at a time.
+ROWS = {torch.float32: tiled_numba.ROWS, torch.bfloat16: amx_numba.ROWS if amx_numba.HAS_AMX else tiled_numba.ROWS}
 DTYPES = [torch.float32, torch.bfloat16]
 SHAPES = [(32, 2), (1, 6), (33, 64), (70, 600), (96, 1024)]  # [M, K]: whole and broken tiles, below and above DEPTH
 
@@ -51,7 +54,7 @@ def test_every_value_of_bfloat16_is_found_in_its_pair(depth):
 @pytest.mark.parametrize(("num_rows", "depth"), SHAPES)
 def test_it_is_the_product(num_rows, depth, dtype):
     weight, bias = layer(num_rows, depth, dtype)
-    for count in range(1, 2 * ROWS + 2):
+    for count in range(1, 2 * ROWS[dtype] + 2):
         x = torch.randn(count, depth).to(dtype)
         wanted = F.linear(x.double(), weight.double(), bias.double())
         result = product(x, weight, bias)
@@ -73,7 +76,7 @@ def test_gelu_is_applied_to_the_result(dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_row_is_the_same_to_the_bit_in_every_batch(dtype):
     weight, bias = layer(70, 600, dtype)
-    x = torch.randn(2 * ROWS + 1, 600).to(dtype)
+    x = torch.randn(2 * ROWS[dtype] + 1, 600).to(dtype)
     whole = product(x, weight, bias)
     for count in range(1, len(x) + 1):
         assert torch.equal(product(x[-count:], weight, bias), whole[-count:])
@@ -83,7 +86,7 @@ def test_a_row_is_the_same_to_the_bit_in_every_batch(dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_row_that_is_not_finite_spoils_no_other(dtype, bad):
     weight, bias = layer(40, 64, dtype)
-    x = torch.randn(ROWS + 1, 64).to(dtype)
+    x = torch.randn(ROWS[dtype] + 1, 64).to(dtype)
     clean = product(x, weight, bias)
     x[1, 3] = bad
     result = product(x, weight, bias)
@@ -117,7 +120,7 @@ PROCESSORS = {"AVX2": ("haswell", "+avx2,+fma"), "SSE": ("x86-64", "")}
 def test_other_processors_multiply_too(processor, dtype, tmp_path):
     name, features = PROCESSORS[processor]
     weight, bias = layer(70, 600, dtype)
-    x = torch.randn(ROWS + 1, 600).to(dtype)
+    x = torch.randn(ROWS[dtype] + 1, 600).to(dtype)
     torch.save((x, weight, bias), tmp_path / "in.pt")
     code = (
         "import torch; from roseinfer.kernels.tiled_numba import linear_tiled, tiles\n"
