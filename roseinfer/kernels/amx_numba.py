@@ -1,8 +1,9 @@
 """Products of bfloat16 by the tile registers of AMX, for tiled_numba.py on CPUs that have them.
 
 A tile register has 16 rows of 64 bytes. One instruction multiplies 16 rows of x, each with 32 values of K, by 16 rows
-of W, and adds the results to 16 x 16 sums in float32 (Intel's manual, "Advanced Matrix Extensions"). W comes in the
-pairs that tiled_numba.py keeps for any CPU, which is also the order that the instruction wants.
+of W, and adds the results to 16 x 16 sums in float32 (Intel's manual, "Advanced Matrix Extensions"). Subnormal values
+count as 0. W comes in the pairs that tiled_numba.py keeps for any CPU, which is also the order that the instruction
+wants.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ SUMS, OF_X, OF_W = (0, 1, 2, 3), (4, 5), (6, 7)  # registers; sums[2 * i + j] ar
 # What Numba compiles for: another processor than this one, if its settings name one.
 FEATURES = llvm.get_host_cpu_features().flatten() if numba.config.CPU_NAME is None else numba.config.CPU_FEATURES or ""
 # The system gives a process these registers when it asks for them, which PyTorch's function does.
-HAS_AMX = "+amx-bf16" in FEATURES.split(",") and torch.cpu._init_amx()
+IS_MEANT = "+amx-bf16" in FEATURES.split(",")
+HAS_AMX = IS_MEANT and torch.cpu._init_amx()
+if IS_MEANT and not HAS_AMX:  # code on disk is kept apart by these: this process must not load what uses the registers
+    numba.config.CPU_FEATURES = FEATURES.replace("+amx-bf16", "-amx-bf16")
 
 
 @intrinsic

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 
 import pytest
@@ -130,3 +132,26 @@ def test_other_processors_multiply_too(processor, dtype, tmp_path):
     run_as(processor, name, features, code, tmp_path)
     close = {torch.float32: 1e-4, torch.bfloat16: 0.02}[dtype]
     torch.testing.assert_close(torch.load(tmp_path / "out.pt"), product(x, weight, bias), rtol=close, atol=close * 25)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not amx_numba.HAS_AMX, reason="this CPU has no AMX")
+def test_a_process_that_gets_no_registers_does_not_load_code_that_uses_them(tmp_path):
+    """As where a host program's signal stack is too small for them."""
+    code = (
+        "import torch; {}from roseinfer.kernels import amx_numba; from roseinfer.kernels.tiled_numba import *\n"
+        "x = torch.ones(3, 64).bfloat16()\n"
+        "assert linear_tiled(x, tiles(x), torch.empty(0), 3).eq(64).all()\n"
+        "print(amx_numba.HAS_AMX)"
+    )
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", code.format(first)],
+            env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for first in ("", "torch.cpu._init_amx = lambda: False; ", "")
+    ]
+    assert said == ["True\n", "False\n", "True\n"]

@@ -138,7 +138,7 @@ def _draw_step(rng: Random) -> tuple[int, list[int], list[int], list[int], int, 
     """Draw the size of the vocabulary, banned ids, token_ids, positions, the least position of all, and a seed."""
     vocab, least = rng.choice((*range(5, 10), 40)), rng.choice((0, 0, 1000, 100_000))
     token_ids = [rng.randrange(vocab) for _ in range(rng.randint(1, 4))]
-    positions = [least + rng.randrange(20) for _ in token_ids]
+    positions = [least + rng.choice((0, rng.randrange(20))) for _ in token_ids]
     return vocab, rng.sample(range(1, vocab), rng.randint(1, 3)), token_ids, positions, least, rng.randrange(20)
 
 
@@ -158,14 +158,19 @@ def _draw_scores(vocab: int, least: int, seed: int) -> Tensor:
 def _replay_with(
     answer: Callable[..., Any], vocab: int, banned: list[int], ids: list[int], at: list[int], least: int, seed: int
 ) -> Any:
-    """Capture the answer's step with other values in the buffers, replay it where all texts have ended, and again."""
+    """Capture the answer's step with other values in the buffers, replay it where all texts have ended, and again.
+
+    Before the capture another step is made, and the texts that have ended are longer than those after them.
+    """
     scores, handed = (_draw_scores(vocab, least, seed) for _ in range(2))
     token_ids, positions = torch.ones(len(ids)).long(), torch.zeros(len(ids)).long()
     step = answer(handed, token_ids, positions, banned)
+    answer(scores.flip(0), token_ids.clone(), positions.clone(), [id % (vocab - 1) + 1 for id in banned])
     if not callable(step):
         raise Wrong(f"make_step returned {type(step).__name__}, expected the step, a function without arguments")
     graph = _captured(step)
     token_ids.zero_()
+    positions.fill_(least + 19)
     graph.replay()
     values = torch.tensor(ids), torch.tensor(at)
     token_ids.copy_(values[0])

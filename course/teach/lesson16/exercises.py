@@ -138,7 +138,7 @@ def _commit(answer: Callable[..., Any], rows: list[Row], tokens: list[int], stop
     if handed != seqs:
         raise Wrong("you have changed the list seqs, which is the caller's: make a copy")
     if isinstance(returned, (list, tuple)):
-        returned = [numbers.get(id(seq), seq) for seq in returned]
+        returned = [numbers.get(id(seq), repr(seq)) for seq in returned]
     return {
         "token_ids": [seq.token_ids for seq in seqs],
         "finish_reasons": [seq.finish_reason for seq in seqs],

@@ -7,6 +7,7 @@ from functools import lru_cache
 from itertools import zip_longest
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 from roseinfer.blocks import OutOfBlocks
 from roseinfer.cli.repository import stages_package
@@ -17,11 +18,18 @@ from ..exercises.as_solved import as_solved
 from ..exercises.drawn import Comparison, draw, inputs
 from ..exercises.stage_checks import drawn_model, require_stage
 
+Overlap = stages_package().Overlap
 PROMPTS = [[7] * 3, list(range(1, 22)), [11, 12], [13], [5, 6, 7, 8, 9]]
 # The budget is so small that the longest prompt is cut.
 SIZES: dict[str, int] = {"num_blocks": 40, "block_size": 4, "max_num_batched_tokens": 16}
 MOST_CALLS = 60
-KINDS = {kind.__name__: kind for kind in (RuntimeError, ValueError, KeyboardInterrupt, SystemExit, OutOfBlocks)}
+
+
+class AnotherError(BaseException):
+    """An error that no list of the usual kinds has."""
+
+
+KINDS = {kind.__name__: kind for kind in (RuntimeError, ValueError, KeyboardInterrupt, AnotherError, OutOfBlocks)}
 WATCHED = ("schedule", "launch", "finish", "drop")
 EVENTS = [f"{kind} from {origin}" for kind in KINDS for origin in WATCHED[:3]]
 EVENTS.remove("OutOfBlocks from launch")  # only schedule says when it comes
@@ -40,18 +48,18 @@ def _calls(
     error = KINDS[kind](event) if origin else None
     number, lines, seqs = 0, list[str](), list[Sequence]()
 
-    def watched(name: str, method: Any) -> Any:
-        def watch(*args: Any) -> Any:
+    def watched(name: str) -> Any:
+        method = getattr(Overlap, name)
+
+        def watch(*args: Any, **kwargs: Any) -> Any:
             if name in ("launch", "finish") or (name == "drop" and stage.in_flight):
                 lines.append(f"call {number} of step() calls {name}()")
             if error and name == origin and number == at:
                 raise error
-            return method(*args)
+            return method(*args, **kwargs)
 
         return watch
 
-    for name in WATCHED:
-        setattr(stage, name, watched(name, getattr(stage, name)))
     for most_calls in (MOST_CALLS, 1):
         for prompt, n in zip(PROMPTS, max_tokens, strict=False):
             seqs.append(Sequence(prompt, SamplingParams(max_tokens=n, ignore_eos=True, stop_token_ids=stops)))
@@ -62,7 +70,9 @@ def _calls(
             number += 1
             for seq in list(stage.running) if event == "abort" and number == at else ():
                 stage.abort(seq)
-            lines.append(f"call {number} of step() {_end_of_call(stage, seqs, error)}")
+            with patch.multiple(Overlap, **{name: watched(name) for name in WATCHED}):
+                end = _end_of_call(stage, seqs, error)
+            lines.append(f"call {number} of step() {end}")
     return [*lines, *(f"request {i} has {seq.output_ids}" for i, seq in enumerate(seqs))]
 
 
@@ -115,7 +125,7 @@ MISTAKES = {
     "Ctrl-C is a KeyboardInterrupt: `except Exception` lets it pass": {"BaseException": "Exception"},
     "the caller of step() has to get the same error": {"raise": "return []"},
 }
-OWN = {"TakingTurns": stages_package().Overlap, "OutOfBlocks": OutOfBlocks}
+OWN = {"TakingTurns": Overlap, "OutOfBlocks": OutOfBlocks}
 ONE_AHEAD = Comparison(
     draw(_draw_case, 80),
     as_solved("16.4", MISTAKES, _explain, _calls, suppress=suppress, nullcontext=nullcontext, **OWN),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 
+import torch
+
 from roseinfer.models import load_model, model_config
 from roseinfer.models.gguf_folder import gguf_path
 from roseinfer.settings import names_of
@@ -128,6 +130,8 @@ def _check(setting: Offline, stages: Sequence[type[Stage]]) -> None:
         raise ValueError("contenders must name at least one, or stages, got none")
     if STORED in setting.precisions and not gguf_path(setting.model):
         raise ValueError(f"quantization {STORED!r} is for the model of a GGUF file, got {setting.model!r}")
+    if STORED in setting.precisions and torch.device(setting.device).type != "cpu":
+        raise ValueError(f"quantization {STORED!r} runs on a CPU, got device {setting.device!r}")
     if setting.drafting and "engine" not in setting.contenders:
         raise ValueError(
             f"speculative={setting.speculative!r} is for contenders with 'engine', got {list(setting.contenders)!r}"

@@ -333,6 +333,8 @@ def test_a_gguf_file_is_run_as_it_is_stored_by_the_engine_and_by_llama_cpp(tmp_p
     assert floor.bytes_of_value("stored", str(path)) == (32 + 2) / 32, "32 values share a scale of 2 bytes"
     with pytest.raises(ValueError, match=r"quantization 'stored' is for the model of a GGUF file, got 'tiny'"):
         raced("tiny", contenders=["engine"], **setting)
+    with pytest.raises(ValueError, match="quantization 'stored' runs on a CPU, got device 'cuda'"):
+        raced(str(path), contenders=["engine"], **setting, device="cuda")
 
 
 def test_a_peer_has_as_many_threads_and_no_setting_of_ours(small: GPT2, tmp_path: Path, monkeypatch):

@@ -31,7 +31,7 @@ def named() -> Iterator[Any]:
             yield pytest.param(comparison, part, why, id=f"{exercise.id} {part}: {why}", marks=marks)
 
 
-@pytest.mark.parametrize(("comparison", "part", "why"), named())
+@pytest.mark.parametrize(("comparison", "part", "why"), list(named()))
 def test_a_named_mistake_is_told_by_its_sentence(comparison: Comparison, part: str, why: str):
     """Its values go straight to the comparison: how they come out of an answer is tried by the lessons' tests."""
 

@@ -58,6 +58,18 @@ test_wrong_steps = wrong_answers(
         ),
         "counts on the device": (step_with(COUNTED), "values differ"),
         "an end remembered": (step_with(REMEMBERED), "got 0, expected"),
+        "an end remembered behind the beginning": (
+            step_with(REMEMBERED | {"logical_or_(token_ids == 0)": "logical_or_((token_ids == 0) & (positions > 0))"}),
+            "got 0, expected",
+        ),
+        "no end at the beginning": (
+            step_with({"where(token_ids == 0,": "where((token_ids == 0) & (positions > 0),"}),
+            "expected 0",
+        ),
+        "banned ids of all steps": (
+            step_with({MADE_ONCE: f"global banned_ids\n    {MADE_ONCE}"}),
+            "banned",
+        ),
         "a table of 16 positions": (step_with({"+= positions": "+= positions.clamp(max=15)"}), "values differ"),
         "positions in 16 bits": (step_with({"+= positions": "+= positions.short()"}), "positions=[100"),
         "scores in bf16": (step_with({"= scores[": "= scores.bfloat16()["}), "values differ"),

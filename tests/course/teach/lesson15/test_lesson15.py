@@ -53,6 +53,8 @@ test_wrong_keys = wrong_answers(
         ),
         "a hash of 32 bits": (by_text(lambda t, n: crc32(array("q", t).tobytes())), "when a key has too few bits"),
         "the last 16": (by_text(lambda t, n: (len(t), *t[-16:])), "have the same key"),
+        "the last 300": (by_text(lambda t, n: (len(t), *t[-300:])), "have the same key"),
+        "a sum of what comes before": (by_text(lambda t, n: (len(t), sum(t[:-n]), *t[-n:])), "have the same key"),
         "numbered in each call": (numbered, "have the same key"),
     },
 )

@@ -149,7 +149,11 @@ test_wrong_steps = wrong_answers(
         "state on the class": (guarded(ahead_by_one(is_in_flight=has_begun_anywhere)), "returns requests []"),
         "three kinds of errors": (
             guarded(one_ahead, kind=(RuntimeError, ValueError, KeyboardInterrupt)),
-            "SystemExit from launch",
+            "AnotherError from launch",
+        ),
+        "a list of kinds": (
+            guarded(one_ahead, kind=(Exception, KeyboardInterrupt, SystemExit)),
+            "AnotherError from",
         ),
         "another stage": (type("OneAhead", (Graphs,), {}), "expected a subclass of TakingTurns"),
     },
@@ -193,9 +197,26 @@ class Waiting(TakingTurns):
             raise
 
 
+class BySuper(TakingTurns):
+    """Calls the methods of the stage that it is made from."""
+
+    def step(self):
+        was_in_flight = bool(self.in_flight)
+        try:
+            with self.ahead(), suppress(OutOfBlocks) if was_in_flight else nullcontext():
+                seqs, num_new = super().schedule()
+                if seqs:
+                    super().launch(seqs, num_new)
+            return super().finish() if was_in_flight else []
+        except BaseException:
+            super().drop()
+            raise
+
+
 test_right_steps = right_answers(
     "16.4",
     {
+        "by super()": BySuper,
         "with a finally": stage(with_a_finally),
         "its own state": Waiting,
         "the stage's": type("OneAhead", (TakingTurns,), {"step": Overlap.step}),

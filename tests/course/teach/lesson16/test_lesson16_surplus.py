@@ -88,6 +88,10 @@ test_wrong_commits = wrong_answers(
         ),
         "the same object": (committing(append_if_same), "stop_token_id=50256"),
         "ends before it refuses": (ends_before, "you return"),
+        "rows for sequences": (
+            lambda seqs, tokens, stop: list(map(seqs.index, committing(append)(seqs, tokens, stop))),
+            "returned",
+        ),
     },
 )
 
