@@ -68,7 +68,7 @@ test_wrong_steps = wrong_answers(
         ),
         "banned ids of all steps": (
             step_with({MADE_ONCE: f"global banned_ids\n    {MADE_ONCE}"}),
-            "banned",
+            "values differ, first at",
         ),
         "a table of 16 positions": (step_with({"+= positions": "+= positions.clamp(max=15)"}), "values differ"),
         "positions in 16 bits": (step_with({"+= positions": "+= positions.short()"}), "positions=[100"),
