@@ -31,9 +31,11 @@ SUMS, OF_X, OF_W = (0, 1, 2, 3), (4, 5), (6, 7)  # registers; sums[2 * i + j] ar
 # What Numba compiles for: another processor than this one, if its settings name one.
 FEATURES = llvm.get_host_cpu_features().flatten() if numba.config.CPU_NAME is None else numba.config.CPU_FEATURES or ""
 # The system gives a process these registers when it asks for them, which PyTorch's function does.
-IS_MEANT = "+amx-bf16" in FEATURES.split(",")
-HAS_AMX = IS_MEANT and torch.cpu._init_amx()
-if IS_MEANT and not HAS_AMX:  # code on disk is kept apart by these: this process must not load what uses the registers
+HAS_INSTRUCTIONS = "+amx-bf16" in FEATURES.split(",")
+HAS_AMX = HAS_INSTRUCTIONS and torch.cpu._init_amx()
+if (
+    HAS_INSTRUCTIONS and not HAS_AMX
+):  # code on disk is kept apart by these: this process must not load what uses the registers
     numba.config.CPU_FEATURES = FEATURES.replace("+amx-bf16", "-amx-bf16")
 
 

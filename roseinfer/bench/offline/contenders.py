@@ -106,9 +106,9 @@ def drafting_name(speculative: dict[str, Any]) -> str:
 def engine(setting: Offline, precision: str, speculative: dict[str, Any] | None = None) -> Contender:
     """Make a contender of roseinfer.LLM with just the blocks for the largest batch. speculative: as LLM takes it."""
     name = drafting_name(speculative) if speculative else ENGINE
-    weights: dict[str, Any] = {"quantization" if precision in QUANTIZED else "dtype": precision}
-    if precision == STORED:
-        weights = {}  # what LLM does with a GGUF file unless it is told otherwise
+    weights: dict[str, Any] = {}  # STORED is what LLM does with a GGUF file unless it is told otherwise
+    if precision != STORED:
+        weights = {"quantization" if precision in QUANTIZED else "dtype": precision}
     with blame(f"{name} {precision}", "its constructor"):
         llm = LLM(
             setting.model,

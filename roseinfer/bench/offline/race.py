@@ -33,7 +33,7 @@ def offline(
 ) -> OfflineResult:
     """Race the setting's contenders and `stages` over every prompt length and batch size.
 
-    In each of these cells all run in turn, A B C, B C A, ..., in all precisions (QUANTIZED are of the
+    In each of these cells all run in turn, A B C, B C A, ..., in all precisions ("int8", "int4" and "stored" change the
     weights alone): first a short run each for warm-up, then `repeats` that count. All have the same prompts and decode
     greedily, max_tokens each, end tokens ignored; a run is everything from the prompts to the tokens. In fp32 tokens
     must equal the reference's, or be as near as NEAR allows. Those that cannot run are in the result's left_out, with
@@ -46,11 +46,12 @@ def offline(
     spec, device, max_tokens, repeats = setting.model, setting.device, setting.max_tokens, setting.repeats
     model = load_model(spec, device)
     machines = {precision: machine_for(device, precision) for precision in setting.precisions}
+    value_bytes = {precision: bytes_of_value(precision, spec) for precision in setting.precisions}
     few = min(WARM_UP_TOKENS, max_tokens)
     samples: list[Sample] = []
 
     def floor(name: str, precision: str, prompt_len: int, batch_size: int) -> float:
-        kinds = bytes_of_value(precision, spec), cache_dtype(name, precision)
+        kinds = value_bytes[precision], cache_dtype(name, precision)
         return run_floor(model.config, machines[precision], batch_size, prompt_len, max_tokens, *kinds)
 
     with entered(setting, stages) as (entrants, left_out):

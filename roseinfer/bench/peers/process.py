@@ -30,9 +30,8 @@ class PeerProcess(ChildProcess):
     """Another engine in a process of its own. script: one that serve.py serves.
 
     python: starts the script; it need not be this process's Python. source: a folder that write_model wrote, or a GGUF
-    file. Raises
-    ContenderFailed, with the peer's own reason, when it cannot load the model so, and in run when it answers with an
-    error or not at all. Close it, or use it as a context manager.
+    file. Raises ContenderFailed, with the peer's own reason, when it cannot load the model so, and in run when it
+    answers with an error or not at all. Close it, or use it as a context manager.
     """
 
     def __init__(
