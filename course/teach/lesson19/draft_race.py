@@ -70,8 +70,8 @@ def race_drafts(
     """Run every batch to its end on each of `stages`, in turn: exact counts of a run, and its speed by the median run.
 
     stages: with a queue, as stages are from 14 on. batches: prompts by name. temperature: above 0, request i draws with
-    seed i. Every stage runs each batch before, so graphs are captured and prompts are in its prefix cache. tokens: of
-    a run, compared with the first stage's.
+    seed i. An answer ends at the model's end token, or after max_tokens. Every stage runs each batch before, so graphs
+    are captured and prompts are in its prefix cache. tokens: of a run, compared with the first stage's.
     """
     return shown(*measured_rows(stages, model, batches, max_tokens, temperature), LIVE)
 
@@ -84,8 +84,7 @@ def measured_rows(
     with progress_bar("whole runs", len(batches) * len(stages) * (WARM_UP + RUNS)) as done:
         for name, prompts in batches.items():
             params = [
-                SamplingParams(max_tokens, temperature, ignore_eos=True, seed=i if temperature else None)
-                for i in range(len(prompts))
+                SamplingParams(max_tokens, temperature, seed=i if temperature else None) for i in range(len(prompts))
             ]
             runs = {each.name: RequestRun(each, model, prompts, params) for each in stages}
             own_rows, own_samples = _on_one_batch(name, runs, done)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from roseinfer.bench.offline.prompts import repeating
 from roseinfer.display.table import Table
 from roseinfer.generate import decode_step
 from roseinfer.models import Model
@@ -17,7 +16,7 @@ from ..views.rows_table import table
 from .drafts import record_drafts
 
 CONTEXT, REPEATS = 64, 30
-PROMPT_LEN, MAX_TOKENS = 64, 64
+MAX_TOKENS = 64
 
 
 def time_rows(stage_class: type[Stage], model: Model, most: int = 9) -> Table:
@@ -31,14 +30,9 @@ def time_rows(stage_class: type[Stage], model: Model, most: int = 9) -> Table:
     return table(rows, ["ms", "ms per row"], title, note, {"ms": "{:.3f}", "ms per row": "{:.3f}"})
 
 
-def repeating_prompts(model: Model, number: int, seed: int = 0) -> list[list[int]]:
-    """Choose prompts on which drafting works best, from candidates that the bundled model repeats; the best first."""
-    return repeating(model, "tiny", number, PROMPT_LEN, MAX_TOKENS, seed)
-
-
 def acceptance(stage_class: type[Any], model: Model, prompt: list[int], max_tokens: int = MAX_TOKENS) -> float:
     """Compute the share of drafted tokens accepted, of those after accepted ones. Raises ValueError without drafts."""
-    seq = Sequence(list(prompt), SamplingParams(max_tokens, ignore_eos=True))
+    seq = Sequence(list(prompt), SamplingParams(max_tokens))
     steps = record_drafts(stage_class, model, seq)
     accepted = sum(step.num_accepted for step in steps)
     judged = accepted + sum(bool(step.rejected) for step in steps)

@@ -16,13 +16,15 @@ BLOCK_SIZE = 16
 MOST_ROWS = 16  # of a step: the last token, and what is drafted
 
 
-def draw_drafts(stage_class: type[Any], model: Model, tokenizer: Tokenizer, prompt: str, max_tokens: int = 48) -> Board:
+def draw_drafts(
+    stage_class: type[Any], model: Model, tokenizer: Tokenizer, prompt_ids: list[int], max_tokens: int = 64
+) -> Board:
     """Draw a frame for each step of a greedy request: the text so far, what was drafted, and what of it was accepted.
 
-    stage_class: with a method `draft`, as stage 19 has. Raises ValueError as a stage does for a request.
+    stage_class: with a method `draft`, as stage 19 has. The answer ends at the model's end token, or after max_tokens.
+    Raises ValueError as a stage does for a request.
     """
-    prompt_ids = tokenizer.encode(prompt).ids
-    seq = Sequence(prompt_ids, SamplingParams(max_tokens, ignore_eos=True))
+    seq = Sequence(list(prompt_ids), SamplingParams(max_tokens))
     return picture_of(record_drafts(stage_class, model, seq), prompt_ids, tokenizer)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -10,20 +11,31 @@ from course import teach
 from course.teach.lesson19.draft_picture import DraftStep
 from roseinfer.bench import neighbours
 from roseinfer.engine.speculation.payoff import Payoff
-from roseinfer.models import load_model
+from roseinfer.models import load_model, load_tokenizer
+from roseinfer.models.gguf_folder import packaged_smollm2
 from stages import OneKernel, Speculative
 
 pytestmark = pytest.mark.slow
 
 
+PASSAGES = [
+    "Return the number of bytes in the string. Return the number",
+    "Return True if the string is a string. Return True if the string",
+    "A class is a type of an object. A class is a type",
+]
+
+
 @pytest.fixture(scope="module")
 def model():
-    return load_model("tiny", device="cpu")
+    """Return the bundled model without an end token: its short answers would end before a draft is made."""
+    model = load_model("tiny", device="cpu")
+    model.config = replace(model.config, eos_token_id=None)
+    return model
 
 
 @pytest.fixture(scope="module")
-def prompts(model):
-    return teach.repeating_prompts(model, 3)
+def prompts():
+    return [load_tokenizer("tiny").encode(passage).ids for passage in PASSAGES]
 
 
 class NoDrafts(Speculative):
@@ -122,9 +134,40 @@ def test_acceptance_needs_drafts(model, prompts):
         teach.acceptance(NoDrafts, model, prompts[0], max_tokens=4)
 
 
-def test_prompts_that_repeat_end_with_their_beginning(prompts):
-    assert all(len(prompt) == 64 and prompt[:8] == prompt[-8:] for prompt in prompts)
-    assert prompts[0] != prompts[1]
+def test_an_answer_ends_at_the_models_end_token(model, prompts):
+    ended = load_model("tiny", device="cpu")
+    rows = {
+        each: teach.race_drafts([OneKernel], each, {"one": prompts[:1]}, max_tokens=64).df for each in (ended, model)
+    }
+    assert rows[ended]["steps"][0] < rows[model]["steps"][0] == 65
+
+
+def test_a_question_is_written_in_the_models_chat_template():
+    if packaged_smollm2() is None:
+        pytest.skip("SmolLM2 is not installed")
+    tokenizer = load_tokenizer("smollm2")
+    ids = teach.chat_prompt("smollm2", tokenizer, "Who are you?")
+    text = tokenizer.decode(ids, skip_special_tokens=False)
+    assert text.endswith("<|im_start|>user\nWho are you?<|im_end|>\n<|im_start|>assistant\n")
+    with pytest.raises(ValueError, match="chat template"):
+        teach.chat_prompt("tiny", load_tokenizer("tiny"), "Who are you?")
+
+
+def test_the_gain_of_a_draft_is_a_geometric_sum():
+    chart = teach.draw_draft_gain([1.0, 1.5, 2.0], 0.5)
+    assert repr(chart).endswith("with 0, 1, 2, ... drafted: 1.00, 1.50, 1.75")
+    [slider] = chart.spec["params"]
+    assert slider["value"] == 0.5 and slider["bind"]["input"] == "range" and chart.png[:4] == b"\x89PNG"
+    assert repr(teach.draw_draft_gain([1.0, 1.0], 1)).endswith("1.00, 2.00")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "acceptance", "message"),
+    [([], 0.5, "seconds must be at least one"), ([1.0], 1.1, "acceptance must be from 0 to 1, got 1.1")],
+)
+def test_a_gain_needs_seconds_and_a_probability(seconds, acceptance, message):
+    with pytest.raises(ValueError, match=message):
+        teach.draw_draft_gain(seconds, acceptance)
 
 
 def test_a_stage_gets_the_learners_number_of_tokens(model, prompts):

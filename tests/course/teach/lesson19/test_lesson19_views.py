@@ -1,25 +1,15 @@
-"""Lesson 19's pictures: drafts step by step, and the distribution of sampled tokens."""
+"""Lesson 19's picture: drafts step by step."""
 
 from __future__ import annotations
 
-from collections import Counter
-from math import inf
-
 import numpy as np
 import pytest
-import torch
 
 from course.display.board import VEGA, WIDTH
 from course.teach.exercises.solutions import solution
 from course.teach.lesson19.draft_picture import MOST_PROMPT, DraftStep, picture_of, readable
 from course.teach.lesson19.drafts import draw_drafts, record_drafts
 from course.teach.lesson19.own_draft import with_draft
-from course.teach.lesson19.token_distribution import (
-    draw_second_tokens,
-    draw_token_distribution,
-    fit_of,
-    second_token_probs,
-)
 from roseinfer import load_model, load_tokenizer
 from roseinfer.generate import generate
 from roseinfer.sequence import SamplingParams, Sequence
@@ -137,7 +127,7 @@ class Scripted:
 
 
 def test_drafts_are_recorded_step_by_step(tokenizer):
-    picture = draw_drafts(Scripted, None, tokenizer, PROMPT, max_tokens=6)
+    picture = draw_drafts(Scripted, None, tokenizer, tokenizer.encode(PROMPT).ids, max_tokens=6)
     assert repr(picture).splitlines() == [
         "6 tokens in 6 steps, 6 steps without drafts; 0 of 6 drafted tokens accepted",
         *(f"step {number}: 2 drafted, 0 accepted, 1 token" for number in (1, 2, 3)),
@@ -184,53 +174,3 @@ def test_a_stub_changes_nothing_and_a_stage_without_drafts_is_refused():
     assert unchanged.draft is Scripted.draft and unchanged.name == "MyDrafts"
     with pytest.raises(ValueError, match="stage_class must have a method `draft`, as stage 19 has, got s17_policies"):
         with_draft(Policies, "MyDrafts", ngram_draft)
-
-
-def test_exact_probabilities_are_those_of_all_ways_to_a_second_token(model, tokenizer):
-    params = SamplingParams(temperature=1, top_k=3)
-    exact = second_token_probs(model, tokenizer.encode(PROMPT).ids, params)
-    assert float(exact.sum()) == pytest.approx(1) and 3 <= int((exact > 0).sum()) <= 9
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("stage_class", [Policies, Speculative])
-def test_counts_fit_their_own_distribution_and_no_other(stage_class, model, tokenizer):
-    prompt_ids = tokenizer.encode(PROMPT).ids
-    exact, other = (second_token_probs(model, prompt_ids, SamplingParams(temperature=1, top_k=k)) for k in (8, 4))
-    drawn = draw_second_tokens(stage_class, model, prompt_ids, 8, range(200))
-    assert drawn.counts.total() == 200
-    assert fit_of(drawn.counts, exact).p_value > 1e-6
-    assert fit_of(drawn.counts, other).p_value == 0, "tokens came that have probability 0 there"
-    if stage_class is Speculative:
-        assert 0 < drawn.num_accepted < drawn.num_drafted <= 200
-    else:
-        assert str(drawn) == "no drafts"
-
-
-def test_chi_square_is_pearsons_with_rare_tokens_together():
-    exact = torch.tensor([0.5, 0.4, 0.06, 0.04, 0.0], dtype=torch.float64)
-    fit = fit_of(Counter({0: 30, 1: 14, 2: 4, 3: 2}), exact)  # expected: 25, 20, and 3 + 2 together
-    assert fit.chi_square == pytest.approx(25 / 25 + 36 / 20 + 1 / 5)
-    assert fit.degrees == 2 and fit.p_value == pytest.approx(torch.tensor(-fit.chi_square / 2).exp().item())
-    assert str(fit) == "chi-square 3.0, 2 degrees of freedom, p-value 0.22"
-    assert fit_of(Counter({0: 30, 4: 20}), exact).chi_square == inf
-    sure = torch.tensor([0.99, 0.01, 0.0], dtype=torch.float64)
-    assert str(fit_of(Counter({0: 50}), sure)) == "chi-square 0.0, 0 degrees of freedom, p-value 1"
-    assert fit_of(Counter({0: 49, 2: 1}), sure).p_value == 0
-
-
-def test_the_chart_has_a_bar_for_each_token_and_stage(model, tokenizer):
-    chart = draw_token_distribution([Policies], model, tokenizer, PROMPT, draws=50, shown=3)
-    lines = repr(chart).splitlines()
-    assert lines[0] == "second tokens of 50 sampled requests, of the likeliest 4 each time"
-    assert len(lines) == 5 and all(": exact 0." in line and ", s17_policies " in line for line in lines[1:4])
-    assert lines[4].startswith("s17_policies: no drafts; chi-square ")
-    assert len(chart.spec["data"]["values"].strip().splitlines()) == 1 + 3 * 2
-    assert chart.png[:4] == b"\x89PNG"
-
-
-def test_counts_below_the_least_are_refused(model, tokenizer):
-    with pytest.raises(ValueError, match="top_k must be .*2"):
-        draw_token_distribution([Policies], model, tokenizer, PROMPT, top_k=1)
-    with pytest.raises(ValueError, match="draws must be .*50"):
-        draw_token_distribution([Policies], model, tokenizer, PROMPT, draws=0)
