@@ -1,8 +1,7 @@
 """Linear layers on a CPU, x [N, K] -> x @ W.T + b [N, M], that differ in how W lies in memory.
 
-    nn.Linear       rows as they were loaded; a library may rearrange them at every call
+    nn.Linear       rows as they were loaded, which a library may rearrange at every call (float16)
     TiledLinear     tiles of 32 rows, each read from end to end (float32 and bfloat16)
-    PackedLinear    in oneDNN's own order, rearranged once
     Int8Linear      8 bits per weight and one scale per row: a quarter of the bytes of float32
     Int4Linear      4 bits per weight and one scale per 64 of them
     StoredLinear    the blocks of a GGUF file as they are (Q8_0, Q4_0, Q4_1)
@@ -17,11 +16,9 @@ from math import prod
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from roseinfer.kernels.linear_quantized import linear_quantized
-from roseinfer.kernels.onednn import pack, packed_linear
 from roseinfer.kernels.quantized_layout import (
     BLOCK,
     EIGHT_BITS,
@@ -35,20 +32,6 @@ from roseinfer.kernels.quantized_layout import (
 from roseinfer.kernels.tiled_numba import TILE, linear_tiled, tiles
 
 PIECE = 32 * TILE  # rows of W that are quantised at a time, so that no whole copy of it is made on the way
-USUAL_ROWS = 16  # of x: a hint to oneDNN. Measured from 1 to 1,024 rows, another hint is hardly ever faster
-EXACT_ROWS = 16  # x with more rows is padded
-
-
-def padded_rows(num_rows: int) -> int:
-    """Return num_rows, above EXACT_ROWS rounded up to one of eight counts for each power of two.
-
-    oneDNN compiles a product for each count of rows that it meets, and keeps about half a megabyte for each: without
-    this the memory of a process grows with the variety of its batches. At most one row in nine is padding.
-    """
-    if num_rows <= EXACT_ROWS:
-        return num_rows
-    step = 2 ** ((num_rows - 1).bit_length() - 4)
-    return -(-num_rows // step) * step
 
 
 class MatrixInTiles(nn.Module):
@@ -92,34 +75,6 @@ class TiledLinear(MatrixInTiles):
         """Return the bytes of a matrix of that shape: padded to whole tiles and pairs, and a bias in float32."""
         width += width % 2 if dtype == torch.bfloat16 else 0
         return -(-num_rows // TILE) * TILE * width * dtype.itemsize + 4 * num_rows * has_bias
-
-
-class PackedLinear(nn.Module):
-    """A linear layer with its matrix in oneDNN's blocked order, for any number of rows of x (see padded_rows).
-
-    weight [M, K], bias [M] or None. gelu: applied to the result, before it is written (the tanh form). Raises
-    RuntimeError where oneDNN does not multiply this dtype on this CPU, and AttributeError where torch has no such ops:
-    `packs` tries them.
-    """
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__()
-        self.in_features = weight.size(1)
-        self.packed = pack(weight.detach(), USUAL_ROWS)
-        self.bias = None if bias is None else bias.detach()
-        self.gelu = False
-
-    def forward(self, x: Tensor) -> Tensor:
-        num_rows = len(x)
-        num_padding = padded_rows(num_rows) - num_rows
-        x = F.pad(x, (0, 0, 0, num_padding)) if num_padding else x
-        y = packed_linear(x, self.packed, self.bias, self.gelu)
-        return y[:num_rows] if num_padding else y
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the values; oneDNN may pad the last of its blocks, and does not report that."""
-        return sum(t.numel() * t.element_size() for t in (self.packed, self.bias) if t is not None)
 
 
 class QuantizedLinear(MatrixInTiles):

@@ -13,13 +13,11 @@ from copy import deepcopy
 import torch
 from torch import nn
 
-from roseinfer.kernels.onednn import packs
 from roseinfer.models import Model
 from roseinfer.models.gpt2 import MLP
 
-from .linear import Int4Linear, Int8Linear, PackedLinear, QuantizedLinear, StoredLinear, TiledLinear, check_groups
+from .linear import Int4Linear, Int8Linear, MatrixInTiles, QuantizedLinear, TiledLinear, check_groups
 
-LAYOUTS = (TiledLinear, PackedLinear, Int8Linear, Int4Linear, StoredLinear)
 QUANTIZATIONS = (None, "int8", "int4")
 
 
@@ -38,7 +36,7 @@ def prepare_weights(model: Model, quantization: str | None = None) -> None:
     groups, and for a model that was prepared before.
     """
     check_quantization(quantization, str(model.device))
-    if any(isinstance(module, LAYOUTS) for module in model.modules()):
+    if any(isinstance(module, MatrixInTiles) for module in model.modules()):
         raise ValueError("model was prepared before: load it again")
     if model.device.type != "cpu":
         return
@@ -60,20 +58,16 @@ def prepare_weights(model: Model, quantization: str | None = None) -> None:
 def finish_layouts(model: Model) -> None:
     """Let products of a GPT-2 take GELU along, and compile what a request would have to wait for."""
     for module in model.modules():
-        if isinstance(module, MLP) and isinstance(module.c_fc, LAYOUTS):
+        if isinstance(module, MLP) and isinstance(module.c_fc, MatrixInTiles):
             module.c_fc.gelu, module.act = True, nn.Identity()
     model.logits(torch.zeros(1, model.config.hidden_size, dtype=model.dtype))
 
 
-def layout_of(
-    dtype: torch.dtype, quantization: str | None = None
-) -> type[TiledLinear | PackedLinear | QuantizedLinear] | None:
-    """Return the layout of a model's matrices on this CPU; None: as they are loaded."""
+def layout_of(dtype: torch.dtype, quantization: str | None = None) -> type[TiledLinear | QuantizedLinear] | None:
+    """Return the layout of a model's matrices on a CPU; None: as they are loaded."""
     if quantization:
         return Int8Linear if quantization == "int8" else Int4Linear
-    if dtype in (torch.float32, torch.bfloat16):
-        return TiledLinear
-    return PackedLinear if packs(dtype) else None
+    return TiledLinear if dtype in (torch.float32, torch.bfloat16) else None
 
 
 def prepared_copy(model: Model, quantization: str | None = None) -> Model:
@@ -97,9 +91,6 @@ def layout_sizes(model: Model, dtype: torch.dtype, quantization: str | None = No
     num_values = sum(p.numel() for linear in linears for p in linear.parameters())
     if layout is Int4Linear:
         check_widths(model)
-    if issubclass(layout, PackedLinear):  # the same values, and a tied output matrix once more
-        table = model.token_embedding.weight
-        return num_values, (num_values + (table.numel() if model.lm_head is None else 0)) * dtype.itemsize
     return num_values, sum(layout.bytes_of(rows, width, dtype, bias) for rows, width, bias in matrix_shapes(model))
 
 
@@ -131,7 +122,7 @@ def held_bytes(model: Model) -> int:
 
 
 def _own_bytes(module: nn.Module) -> int:
-    if isinstance(module, LAYOUTS):
+    if isinstance(module, MatrixInTiles):
         return module.nbytes
     return sum(p.nbytes for p in module.parameters(recurse=False))
 

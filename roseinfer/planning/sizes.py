@@ -21,9 +21,9 @@ from roseinfer.engine.whole_step import address_bytes, whole_step_layout
 from roseinfer.hardware import available_bytes
 from roseinfer.models import ModelConfig, empty_model, model_config
 from roseinfer.models.gguf_model import empty_as_stored, stored_gguf
-from roseinfer.models.linear import PackedLinear, padded_rows
+from roseinfer.models.linear import MatrixInTiles
 from roseinfer.models.rope import Rotation
-from roseinfer.models.weights import LAYOUTS, check_quantization, layout_of, layout_sizes
+from roseinfer.models.weights import check_quantization, layout_of, layout_sizes
 from roseinfer.profiling.facts import Facts, HasFacts
 
 BLOCK_ID_BYTES = 4  # block tables are int32
@@ -96,8 +96,7 @@ class EngineSizes(HasFacts):
     that drafts, which has a pool of its own.
 
     Not counted: the activations, which come and go with a step; what a GPU's runtime and its graphs take for
-    themselves; what oneDNN keeps for each row count on a CPU, of which there are num_row_counts; and Python's own
-    objects.
+    themselves; and Python's own objects.
     """
 
     config: PlannedEngine
@@ -116,7 +115,7 @@ class EngineSizes(HasFacts):
         in_layout, layout = (0, 0), None
         if path := config.stored:
             model = empty_as_stored(path)
-            nbytes = sum(module.nbytes for module in model.modules() if isinstance(module, LAYOUTS))
+            nbytes = sum(module.nbytes for module in model.modules() if isinstance(module, MatrixInTiles))
             in_layout = num_weights - sum(p.numel() for p in model.parameters()), nbytes
             layout = whole_step_layout(model)
         elif torch.device(config.device).type == "cpu":
@@ -157,16 +156,6 @@ class EngineSizes(HasFacts):
     def max_num_tokens(self) -> int:
         """Tokens of one step."""
         return self.config.step_tokens
-
-    @property
-    def num_row_counts(self) -> int:
-        """The most different numbers of rows that products in oneDNN's layout meet; 0 where oneDNN multiplies nothing.
-
-        oneDNN keeps a compiled product for each of them and each shape of matrix, in memory of its own.
-        """
-        if self.layout is not PackedLinear:
-            return 0
-        return len({padded_rows(n) for n in range(1, self.max_num_tokens + 1)})
 
     @property
     def loaded_bytes(self) -> int:
@@ -318,7 +307,6 @@ class EngineSizes(HasFacts):
             "block table": self.block_table_bytes if self._on_cpu else 0,
             "draft model": self.draft_bytes,
         }
-        row_counts = self.num_row_counts
         rotation = f"{counted(s.max_model_len, 'position')} x 3 (cos, -sin, sin) x {s.head_dim // 2} x {item}"
         host = "" if self._on_cpu else ", on the host"
         return [
@@ -329,7 +317,6 @@ class EngineSizes(HasFacts):
             ("pool", self.pool_bytes, "bytes", f"{blocks} + 1 dummy block"),
             ("tokens in the pool", self.pool_tokens, "tokens", f"{blocks} x {c.block_size:,}"),
             ("longest sequences", self.longest_seqs_in_pool, "sequences", longest),
-            *([("row counts", row_counts, "counts", f"of products, up to {step}")] if row_counts else []),
             ("inputs", self.input_bytes, "bytes", f"{step}, {seqs} of {width}"),
             ("attention's result", self.attended_bytes, "bytes", attended),
             *([("addresses", self.address_bytes, "bytes", "of the weights")] if self.address_bytes else []),
