@@ -35,9 +35,9 @@ Where = tuple[Tensor, Tensor, Tensor, Tensor]  # slot_mapping, query_start, cont
 class Runner:
     """Holds what stays the same from step to step: weights, pool, input buffers, the attention's result, decode graphs.
 
-    enforce_eager: make no graphs. overlap: steps may be launched while the one
-    before is in flight; a CPU, which would compute them in turn, needs a thread for it. max_num_rows: how many tokens a
-    step chooses at most, None for one of each sequence.
+    enforce_eager: make no graphs, which a GPU has. overlap: steps may be launched while the one before is in flight; a
+    CPU, which would compute them in turn, needs a thread for it. max_num_rows: how many tokens a step chooses at most,
+    None for one of each sequence.
     """
 
     def __init__(
@@ -62,8 +62,8 @@ class Runner:
         self.fused = self.fused_step()
         self.sampler = Sampler(max_num_rows, c.vocab_size, model.device)
         self.logit_changes = LogitChanges(c.eos_token_ids)
-        is_eager = enforce_eager or self.whole is not None  # one compiled call has nothing left to record
-        self.graphs = None if is_eager else DecodeGraphs(self.step, self.inputs, max_num_seqs, model.device)
+        has_graphs = model.device.type == "cuda" and not enforce_eager
+        self.graphs = DecodeGraphs(self.step, self.inputs, max_num_seqs, model.device) if has_graphs else None
 
     def whole_step(self) -> WholeStep | None:
         """Return the compiled function that computes a step, None where there is none for the model."""

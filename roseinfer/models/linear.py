@@ -11,14 +11,13 @@ The products of all but the first take GELU along.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import prod
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from roseinfer.kernels.linear_quantized import linear_quantized
+from roseinfer.kernels.linear_in_tiles import linear_in_tiles
 from roseinfer.kernels.quantized_layout import (
     BLOCK,
     EIGHT_BITS,
@@ -29,7 +28,7 @@ from roseinfer.kernels.quantized_layout import (
     rounded_tiles,
     stored_tiles,
 )
-from roseinfer.kernels.tiled_numba import TILE, linear_tiled, tiles
+from roseinfer.kernels.tiled_numba import TILE, tiles
 
 PIECE = 32 * TILE  # rows of W that are quantised at a time, so that no whole copy of it is made on the way
 
@@ -41,11 +40,9 @@ class MatrixInTiles(nn.Module):
 
     Args:
         shape: (M, K) of the matrix.
-        weight: its tiles, as `multiply` takes them.
+        weight: its tiles, as the product reads them.
         bias: [M] or None.
     """
-
-    multiply: ClassVar[Callable[..., Tensor]] = staticmethod(linear_quantized)
 
     def __init__(self, shape: Sequence[int], weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
@@ -55,7 +52,7 @@ class MatrixInTiles(nn.Module):
         self.gelu = False
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.multiply(x, self.weight, self.bias, self.out_features, self.gelu)
+        return linear_in_tiles(x, self.weight, self.bias, self.out_features, self.gelu)
 
     @property
     def nbytes(self) -> int:
@@ -65,16 +62,8 @@ class MatrixInTiles(nn.Module):
 class TiledLinear(MatrixInTiles):
     """A matrix in float32 or bfloat16, the dtype of x: weight [M, K], bias [M] or None."""
 
-    multiply = staticmethod(linear_tiled)
-
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__(weight.shape, tiles(weight.detach()), bias)
-
-    @staticmethod
-    def bytes_of(num_rows: int, width: int, dtype: torch.dtype, has_bias: bool) -> int:
-        """Return the bytes of a matrix of that shape: padded to whole tiles and pairs, and a bias in float32."""
-        width += width % 2 if dtype == torch.bfloat16 else 0
-        return -(-num_rows // TILE) * TILE * width * dtype.itemsize + 4 * num_rows * has_bias
 
 
 class QuantizedLinear(MatrixInTiles):
@@ -86,19 +75,11 @@ class QuantizedLinear(MatrixInTiles):
     layout: ClassVar[QuantizedLayout]
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        rounded = torch.empty(self.layout.shape(*weight.shape), dtype=self.layout.dtype)
-        for first in range(0, len(weight), PIECE):
+        rounded = torch.empty(self.layout.shape(*weight.shape), dtype=self.layout.dtype, device=weight.device)
+        for first in range(0, 0 if weight.is_meta else len(weight), PIECE):
             rows = weight[first : first + PIECE].detach().float().numpy()
             rounded[first // TILE : (first + PIECE) // TILE] = torch.from_numpy(rounded_tiles(rows, self.layout))
         super().__init__(weight.shape, rounded, bias)
-
-    @classmethod
-    def bytes_of(cls, num_rows: int, width: int, dtype: torch.dtype, has_bias: bool) -> int:
-        """Return the bytes of a matrix of that shape, which do not depend on the dtype that it is loaded in.
-
-        It is padded, and has its scales and a bias in float32.
-        """
-        return prod(cls.layout.shape(num_rows, width)) * cls.layout.dtype.itemsize + 4 * num_rows * has_bias
 
 
 class Int8Linear(QuantizedLinear):

@@ -40,11 +40,20 @@ def prepare_weights(model: Model, quantization: str | None = None) -> None:
         raise ValueError("model was prepared before: load it again")
     if model.device.type != "cpu":
         return
-    layout = layout_of(model.dtype, quantization)
-    if layout is None:
-        return
+    if layout := layout_of(model.dtype, quantization):
+        rearrange(model, layout)
+        finish_layouts(model)
+
+
+def rearrange(model: Model, layout: type[TiledLinear | QuantizedLinear]) -> None:
+    """Replace each matrix of a model by one in that layout; in place. On the meta device they have sizes alone.
+
+    Raises ValueError for 4 bits and a matrix whose width has no whole groups, before the first one is replaced.
+    """
     if layout is Int4Linear:
-        check_widths(model)  # before the first one is replaced
+        for width in {module.in_features for module in model.modules() if isinstance(module, nn.Linear)}:
+            check_groups(width)
+        check_groups(model.config.hidden_size)  # of the output matrix
     for parent in [module for module in model.modules() if not isinstance(module, nn.Linear)]:
         for name in [name for name, child in parent.named_children() if isinstance(child, nn.Linear)]:
             linear = getattr(parent, name)
@@ -52,7 +61,6 @@ def prepare_weights(model: Model, quantization: str | None = None) -> None:
             del linear  # before the next one is made
     if model.lm_head is None:
         model.lm_head = layout(model.token_embedding.weight, None)
-    finish_layouts(model)
 
 
 def finish_layouts(model: Model) -> None:
@@ -75,36 +83,6 @@ def prepared_copy(model: Model, quantization: str | None = None) -> Model:
     copy = deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
     prepare_weights(copy, quantization)
     return copy
-
-
-def layout_sizes(model: Model, dtype: torch.dtype, quantization: str | None = None) -> tuple[int, int]:
-    """Return (number of values that prepare_weights moves to another layout, bytes of their matrices in it).
-
-    It is for the model in that dtype on this CPU; only shapes are looked at, and nothing is prepared. The bytes have a
-    tied output matrix, too, whose table stays as it is. Raises ValueError for "int4" with a matrix whose width has no
-    whole groups.
-    """
-    layout = layout_of(dtype, quantization)
-    if layout is None:
-        return 0, 0
-    linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    num_values = sum(p.numel() for linear in linears for p in linear.parameters())
-    if layout is Int4Linear:
-        check_widths(model)
-    return num_values, sum(layout.bytes_of(rows, width, dtype, bias) for rows, width, bias in matrix_shapes(model))
-
-
-def matrix_shapes(model: Model) -> list[tuple[int, int, bool]]:
-    """Return (rows, width, whether it has a bias) of each matrix that a step multiplies with, before it is prepared."""
-    linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    shapes = [(*linear.weight.shape, linear.bias is not None) for linear in linears]
-    return shapes if model.lm_head is not None else [*shapes, (*model.token_embedding.weight.shape, False)]
-
-
-def check_widths(model: Model) -> None:
-    """Raise ValueError for a matrix whose width has no whole groups, which 4 bits need."""
-    for _, width, _ in matrix_shapes(model):
-        check_groups(width)
 
 
 def weight_bytes(model: Model) -> int:

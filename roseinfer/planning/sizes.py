@@ -17,13 +17,13 @@ from roseinfer.engine.config import (
     check_dtype,
 )
 from roseinfer.engine.sampler import sampler_shapes
-from roseinfer.engine.whole_step import address_bytes, whole_step_layout
+from roseinfer.engine.whole_step import address_bytes
 from roseinfer.hardware import available_bytes
 from roseinfer.models import ModelConfig, empty_model, model_config
 from roseinfer.models.gguf_model import empty_as_stored, stored_gguf
 from roseinfer.models.linear import MatrixInTiles
 from roseinfer.models.rope import Rotation
-from roseinfer.models.weights import check_quantization, layout_of, layout_sizes
+from roseinfer.models.weights import check_quantization, layout_of, rearrange
 from roseinfer.profiling.facts import Facts, HasFacts
 
 BLOCK_ID_BYTES = 4  # block tables are int32
@@ -92,8 +92,8 @@ class EngineSizes(HasFacts):
 
     Its weights are counted as LLM prepares them. shape: the model's. num_weights: values, tied ones counted once;
     num_in_layout of them are rearranged, on a CPU, to matrices of layout_bytes: with padding and scales, and with a
-    tied output matrix, whose table stays. layout: theirs, None for none or for several. draft: the sizes of the model
-    that drafts, which has a pool of its own.
+    tied output matrix, whose table stays. address_bytes: of the addresses at which a step that is one compiled function
+    finds the weights; 0 where it is not. draft: the sizes of the model that drafts, which has a pool of its own.
 
     Not counted: the activations, which come and go with a step; what a GPU's runtime and its graphs take for
     themselves; and Python's own objects.
@@ -104,25 +104,22 @@ class EngineSizes(HasFacts):
     num_weights: int
     num_in_layout: int = 0
     layout_bytes: int = 0
-    layout: type | None = None
+    address_bytes: int = 0
     draft: EngineSizes | None = None
 
     @classmethod
     def of(cls, config: PlannedEngine, shape: ModelConfig) -> EngineSizes:
         """Return the sizes of an engine; weights are counted on the meta device."""
-        model = empty_model(shape)
+        model = empty_model(shape).to(getattr(torch, config.float_dtype))
         num_weights = sum(p.numel() for p in model.parameters())  # which names a tied one once
-        in_layout, layout = (0, 0), None
         if path := config.stored:
             model = empty_as_stored(path)
-            nbytes = sum(module.nbytes for module in model.modules() if isinstance(module, MatrixInTiles))
-            in_layout = num_weights - sum(p.numel() for p in model.parameters()), nbytes
-            layout = whole_step_layout(model)
-        elif torch.device(config.device).type == "cpu":
-            dtype = getattr(torch, config.float_dtype)
-            in_layout = layout_sizes(model, dtype, config.quantization)
-            layout = layout_of(dtype, config.quantization)
-        return cls(config, shape, num_weights, *in_layout, layout, cls._of_draft(config, shape))
+        elif torch.device(config.device).type == "cpu" and (layout := layout_of(model.dtype, config.quantization)):
+            rearrange(model, layout)
+        num_in_layout = num_weights - sum(p.numel() for p in model.parameters())
+        layout_bytes = sum(module.nbytes for module in model.modules() if isinstance(module, MatrixInTiles))
+        draft = cls._of_draft(config, shape)
+        return cls(config, shape, num_weights, num_in_layout, layout_bytes, address_bytes(model), draft)
 
     @classmethod
     def _of_draft(cls, config: PlannedEngine, shape: ModelConfig) -> EngineSizes | None:
@@ -212,11 +209,6 @@ class EngineSizes(HasFacts):
     def attended_bytes(self) -> int:
         """Bytes of the attention's result, for all tokens of a step."""
         return self.max_num_tokens * self.shape.num_heads * self.shape.head_dim * self._item
-
-    @property
-    def address_bytes(self) -> int:
-        """Bytes of the addresses at which a step that is one compiled function finds the weights; 0 where it is not."""
-        return address_bytes(self.shape, getattr(torch, self.config.float_dtype), self.layout)
 
     @property
     def block_table_bytes(self) -> int:

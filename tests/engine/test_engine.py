@@ -9,7 +9,6 @@ from itertools import product
 
 import pytest
 import torch
-from devices import ByModule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import assert_right, prompts_of, small_llama, small_model
@@ -325,17 +324,3 @@ def test_as_a_stage_it_cuts_prompts_into_batches_that_a_step_has_room_for(gpt2, 
     tokens = stage.first_tokens(seqs)
     assert [sum(new) <= room for new in ran] == [True] * 3 and sum(ran, []) == [len(seq) for seq in seqs]
     assert [[token] for token in tokens] == reference_generate(gpt2, [seq.token_ids for seq in seqs], 1)
-
-
-def test_as_a_stage_it_replays_from_the_first_decode_step_on(gpt2):
-    """Half of a short race would else be eager: its median step then lies between two ways to run."""
-
-    class Recorded(EngineStage):
-        make_runner = ByModule
-
-    stage = Recorded(gpt2, num_blocks=8, block_size=8)
-    seqs = requests(gpt2, (3, 5), max_tokens=4)
-    for seq, token in zip(seqs, stage.first_tokens(seqs), strict=True):
-        seq.append(token)
-    stage.next_tokens(seqs)
-    assert list(stage.runner.graphs.graphs) == [2]

@@ -10,11 +10,11 @@ from time import sleep
 
 import pytest
 import torch
+from devices import ByModule
 from oracles import assert_right, prompts_of, values_of
 from small_engines import SCHEDULES, assert_empty, engine_of
 
 from roseinfer.drive import drive
-from roseinfer.engine.decode_graphs import sizes_up_to
 from roseinfer.engine.engine import Engine
 from roseinfer.llm.llm import LLM
 from roseinfer.models import GPT2
@@ -214,9 +214,8 @@ def test_inputs_are_uploaded_as_they_were_written(small: GPT2):
 
 def test_results_that_the_next_replay_overwrites_are_read_before(small: GPT2):
     """As CUDA graphs do it: few sizes, filled up, and every step's logits and tokens lie in the same memory."""
-    engine = overlapped(small)
+    engine = overlapped(small, make_runner=ByModule)
     graphs = engine.runner.graphs
-    graphs.sizes, graphs.capture_after = sizes_up_to(4), 1
     replay, memory = graphs.run, {}
 
     def run_in_place(batch):

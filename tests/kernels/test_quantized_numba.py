@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from other_processors import run_as
 
-from roseinfer.kernels.linear_quantized import linear_quantized
+from roseinfer.kernels.linear_in_tiles import linear_in_tiles
 from roseinfer.kernels.quantized_layout import (
     EIGHT_BITS,
     FOUR_BITS,
@@ -66,7 +66,7 @@ def drawn(bits: int, shape: tuple[int, int], seed: int = 0) -> tuple[np.ndarray,
 
 def run(x: np.ndarray, values: np.ndarray, scales: np.ndarray, bias: np.ndarray, gelu: bool = False) -> np.ndarray:
     weight = TILES[8 if scales.ndim == 1 else 4](values, scales)
-    return linear_quantized(*map(torch.from_numpy, (x, weight, bias)), len(values), gelu).numpy()
+    return linear_in_tiles(*map(torch.from_numpy, (x, weight, bias)), len(values), gelu).numpy()
 
 
 def assert_close(got: np.ndarray, wanted: np.ndarray) -> None:
@@ -155,7 +155,7 @@ def test_the_result_has_the_dtype_of_x_which_stays_as_it_is(dtype, bits):
     values, scales, bias = drawn(bits, (6, 64))
     x = torch.randn(3, 128).to(dtype)[:, ::2]
     before = x.clone()
-    out = linear_quantized(x, *map(torch.from_numpy, (TILES[bits](values, scales), bias)), 6)
+    out = linear_in_tiles(x, *map(torch.from_numpy, (TILES[bits](values, scales), bias)), 6)
     assert out.dtype == dtype and torch.equal(x, before)
     assert torch.equal(out, torch.from_numpy(run(x.float().contiguous().numpy(), values, scales, bias)).to(dtype))
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from gguf import GGMLQuantizationType as Kind
 
-from roseinfer.kernels.linear_quantized import linear_quantized
+from roseinfer.kernels.linear_in_tiles import linear_in_tiles
 from roseinfer.kernels.quantized_layout import STORED, stored_tiles
 
 pytestmark = pytest.mark.slow  # each kind is compiled
@@ -38,7 +38,7 @@ def test_a_product_is_that_of_the_dequantised_matrix(kind, num_rows, width):
         allowed = 1e-6 * (x.double().abs() @ dequantised.double().abs().T) + 1e-6
         for added, gelu in ((NONE, False), (bias, False), (bias, True)):
             wanted = exact + added if len(added) else exact
-            got = linear_quantized(x, tiles, added, num_rows, gelu).double()
+            got = linear_in_tiles(x, tiles, added, num_rows, gelu).double()
             assert ((got - (F.gelu(wanted, approximate="tanh") if gelu else wanted)).abs() <= 2 * allowed + 1e-5).all()
 
 
@@ -46,6 +46,6 @@ def test_a_product_is_that_of_the_dequantised_matrix(kind, num_rows, width):
 def test_a_row_is_the_same_to_the_bit_in_any_batch(kind):
     tiles, _ = drawn(kind, 70, 128)
     x = torch.randn(21, 128)
-    whole = linear_quantized(x, tiles, NONE, 70)
+    whole = linear_in_tiles(x, tiles, NONE, 70)
     for first, count in ((0, 1), (3, 2), (5, 8), (4, 17)):
-        assert torch.equal(linear_quantized(x[first : first + count], tiles, NONE, 70), whole[first : first + count])
+        assert torch.equal(linear_in_tiles(x[first : first + count], tiles, NONE, 70), whole[first : first + count])

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from other_processors import run_as
 
 from roseinfer.kernels import amx_numba, tiled_numba
-from roseinfer.kernels.tiled_numba import TILE, linear_tiled, tiles
+from roseinfer.kernels.linear_in_tiles import linear_in_tiles
+from roseinfer.kernels.tiled_numba import TILE, tiles
 
 # Rows of x that are multiplied at a time.
 ROWS = {torch.float32: tiled_numba.ROWS, torch.bfloat16: amx_numba.ROWS if amx_numba.HAS_AMX else tiled_numba.ROWS}
@@ -27,7 +28,7 @@ def layer(num_rows, depth, dtype, seed=0):
 
 
 def product(x, weight, bias, gelu=False):
-    return linear_tiled(x, tiles(weight), bias, len(weight), gelu)
+    return linear_in_tiles(x, tiles(weight), bias, len(weight), gelu)
 
 
 @pytest.mark.parametrize("depth", [4, 5])
@@ -125,9 +126,10 @@ def test_other_processors_multiply_too(processor, dtype, tmp_path):
     x = torch.randn(ROWS[dtype] + 1, 600).to(dtype)
     torch.save((x, weight, bias), tmp_path / "in.pt")
     code = (
-        "import torch; from roseinfer.kernels.tiled_numba import linear_tiled, tiles\n"
+        "import torch; from roseinfer.kernels.linear_in_tiles import linear_in_tiles\n"
+        "from roseinfer.kernels.tiled_numba import tiles\n"
         f"x, weight, bias = torch.load({str(tmp_path / 'in.pt')!r})\n"
-        f"torch.save(linear_tiled(x, tiles(weight), bias, len(weight)), {str(tmp_path / 'out.pt')!r})"
+        f"torch.save(linear_in_tiles(x, tiles(weight), bias, len(weight)), {str(tmp_path / 'out.pt')!r})"
     )
     run_as(processor, name, features, code, tmp_path)
     close = {torch.float32: 1e-4, torch.bfloat16: 0.02}[dtype]
@@ -139,9 +141,10 @@ def test_other_processors_multiply_too(processor, dtype, tmp_path):
 def test_a_process_that_gets_no_registers_does_not_load_code_that_uses_them(tmp_path):
     """As where a host program's signal stack is too small for them."""
     code = (
-        "import torch; {}from roseinfer.kernels import amx_numba; from roseinfer.kernels.tiled_numba import *\n"
+        "import torch; {}from roseinfer.kernels import amx_numba; from roseinfer.kernels.tiled_numba import tiles\n"
+        "from roseinfer.kernels.linear_in_tiles import linear_in_tiles\n"
         "x = torch.ones(3, 64).bfloat16()\n"
-        "assert linear_tiled(x, tiles(x), torch.empty(0), 3).eq(64).all()\n"
+        "assert linear_in_tiles(x, tiles(x), torch.empty(0), 3).eq(64).all()\n"
         "print(amx_numba.HAS_AMX)"
     )
     said = [
