@@ -19,9 +19,8 @@ from roseinfer.stage import PromptAttention
 
 from .batch import Batch, BatchBuffers, make_batch
 from .block_manager import BlockManager
-from .calls import interruptible
 from .decode_graphs import Compute, DecodeGraphs
-from .fused_step import FEW_ROWS, FusedStep, fused_step_of
+from .fused_step import FEW_ROWS, fused_step_of
 from .kv_pool import KVPool
 from .logit_changes import LogitChanges, changed_rows, read_last_tokens
 from .logprobs import StepLogprobs, prompt_logprobs, step_logprobs
@@ -59,7 +58,7 @@ class Runner:
         self.attention = attention_for(model.device, in_one_launch=True)
         self.attended = torch.empty(max_num_tokens, c.num_heads, c.head_dim, dtype=model.dtype, device=model.device)
         self.whole = self.whole_step()
-        self.fused = self.fused_step()
+        self.fused = fused_step_of(model)
         self.sampler = Sampler(max_num_rows, c.vocab_size, model.device)
         self.logit_changes = LogitChanges(c.eos_token_ids)
         has_graphs = model.device.type == "cuda" and not enforce_eager
@@ -68,10 +67,6 @@ class Runner:
     def whole_step(self) -> WholeStep | None:
         """Return the compiled function that computes a step, None where there is none for the model."""
         return whole_step_of(self.model, self.pool.memory)
-
-    def fused_step(self) -> FusedStep | None:
-        """Return what computes a step in few launches on a GPU, None where modules do."""
-        return fused_step_of(self.model)
 
     def run(self, step: Step) -> list[int]:
         """Compute a step and return the token that follows each of step.chosen.
@@ -150,9 +145,7 @@ class Runner:
 
         @torch.inference_mode()
         def work() -> list[dict[int, Logprob] | None]:
-            hidden = self.prompt_hidden(token_ids)
-            with interruptible():
-                return prompt_logprobs(self.model, token_ids, hidden, num_likeliest)
+            return prompt_logprobs(self.model, token_ids, self.prompt_hidden(token_ids), num_likeliest)
 
         return self.thread.launch(work, len(token_ids)).result() if self.thread else work()
 
@@ -241,15 +234,17 @@ class Runner:
 
     def forward(self, batch: Batch) -> Tensor:
         """Return logits [R, V] of the batch's sample_rows module by module; K and V of all tokens go to the pool."""
-        with interruptible():  # it may take long, and keeps nothing
-            hidden = self.model(batch.token_ids, batch.positions, self.attend(batch))
+        hidden = self.hidden(batch)
         return self.model.logits(hidden if batch.is_decode else hidden[batch.sample_rows])
+
+    def hidden(self, batch: Batch) -> Tensor:
+        """Return the hidden states [N, C] of all tokens of the batch."""
+        return self.model(batch.token_ids, batch.positions, self.attend(batch))
 
     def prompt_hidden(self, token_ids: list[int]) -> Tensor:
         """Return the hidden states [N, C] of a prompt alone, without the pool."""
         tokens = torch.tensor(token_ids, device=self.model.device)
-        with interruptible():
-            return self.model(tokens, torch.arange(len(token_ids), device=self.model.device), PromptAttention())
+        return self.model(tokens, torch.arange(len(token_ids), device=self.model.device), PromptAttention())
 
     def attend(self, batch: Batch) -> Attend:
         """Return attention over the pool. Its result lies in the same memory in every layer and step."""

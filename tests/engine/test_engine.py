@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import gc
 import itertools
-from functools import lru_cache, partial
+from functools import partial
 from itertools import product
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from oracles import assert_right, prompts_of, small_llama, small_model
 from small_engines import assert_empty, requests
 from small_engines import engine_of as any_engine
@@ -204,38 +202,6 @@ def test_the_last_token_that_fits(gpt2):
     assert len(seq) == 17
 
 
-shared_model = lru_cache(small_model)
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=7),
-    outputs=st.lists(st.integers(1, 12), min_size=7, max_size=7),
-    late=st.integers(0, 6),
-    aborted=st.sets(st.integers(0, 6)),
-    places=st.integers(1, 4),
-    num_blocks=st.integers(6, 12),
-)
-def test_any_schedule(lengths, outputs, late, aborted, places, num_blocks):
-    """Requests that come late, end at other steps, are aborted: right tokens, books in order, no request lost."""
-    model = shared_model()
-    prompts = prompts_of(lengths, model.config.vocab_size)
-    seqs = [Sequence(prompt, greedy(n)) for prompt, n in zip(prompts, outputs, strict=False)]
-    engine = engine_for(model, seqs[:late], max_num_seqs=places, num_blocks=num_blocks)
-    coming, step = seqs[late:], 0
-    while engine.has_work or coming:
-        if coming:
-            engine.add(coming.pop(0))
-        engine.step()
-        for seq in (seqs[step],) if step in aborted and step < len(seqs) else ():
-            if seq not in coming and not seq.finish_reason:
-                engine.abort(seq)
-        step += 1
-        check(engine)
-    assert_empty(engine)
-    assert_right(model, seqs)
-
-
 @pytest.mark.slow
 def test_a_step_leaves_nothing_behind(gpt2):
     engine = engine_for(gpt2, requests(gpt2, (5, 8, 13)))
@@ -265,17 +231,6 @@ def test_what_no_sequence_wrote_is_never_read(gpt2, filled):
     engine.pool.memory.fill_(filled)
     run(engine)
     assert_right(gpt2, seqs)
-
-
-def test_a_step_writes_its_own_slots_alone(gpt2):
-    engine = engine_for(gpt2, requests(gpt2, (5, 8, 13)))
-    engine.step()
-    step = engine.scheduler.schedule()
-    before = engine.pool.memory.clone()
-    slots = engine.runner.prepare(step).slot_mapping.tolist()
-    engine.step()
-    changed = (engine.pool.memory != before).any(dim=(0, 1, 3, 5)).nonzero().tolist()  # [block, offset]
-    assert sorted(block * 8 + offset for block, offset in changed) == sorted(slots)
 
 
 def test_positions_are_the_numbers_of_cached_tokens(gpt2):
