@@ -160,10 +160,7 @@ class Scheduler:
         seq.finish_reason, seq.error, seq.is_own_error = "error", own or not_finite(seq), own is not None
 
     def abort(self, seq: Sequence) -> None:
-        """End a sequence that waits or runs, and give back its blocks. Raises ValueError for any other.
-
-        This also works after Ctrl-C in the middle of a call, when it may stand in both queues or in none.
-        """
+        """End a sequence that waits or runs, and give back its blocks. Raises ValueError for any other."""
         if seq not in self:
             raise ValueError(f"sequence {seq.seq_id} neither waits nor runs here: it has ended, or was never added")
         at = bisect_left(self._waiting, self._place(seq))

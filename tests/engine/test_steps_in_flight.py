@@ -353,22 +353,6 @@ def test_who_takes_what_pays(tiny: GPT2):
 TEXTS = ["The ", "A list is", "def f", "x", "An object"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("num_taken", [1, 2, 7, 20])
-def test_a_stream_that_is_closed_leaves_nothing_in_flight(tiny: GPT2, num_taken):
-    llm, params = llm_of(tiny), SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
-    wanted = llm.generate(TEXTS, params, use_tqdm=False)
-    stream = llm.stream(TEXTS, params)
-    outputs = [next(stream) for _ in range(num_taken)]
-    stream.close()
-    assert_empty(llm.engine)
-    for output in outputs:
-        [whole] = [w for w in wanted if w.prompt == output.prompt]
-        assert whole.outputs[0].token_ids[: len(output.outputs[0].token_ids)] == output.outputs[0].token_ids
-    again = llm.generate(TEXTS, params, use_tqdm=False)
-    assert [one.outputs for one in again] == [one.outputs for one in wanted]
-
-
 def test_a_run_in_the_middle_of_a_stream_and_an_abort_disturb_nobody(tiny: GPT2):
     llm, params = llm_of(tiny), SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
     wanted = {output.prompt: output.outputs[0].token_ids for output in llm.generate(TEXTS, params, use_tqdm=False)}

@@ -81,36 +81,6 @@ def test_quantized_logits_are_close(name):
     torch.testing.assert_close(prepared.logits(x), expected, rtol=0, atol=0.06 * float(expected.std()))
 
 
-SHAPES = [(1, 1), (3, 5), (97, 31), (130, 33), (256, 192)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
-@pytest.mark.parametrize(
-    ("layer", "shape"),
-    [(layer, shape) for layer in (TiledLinear, Int8Linear) for shape in SHAPES]
-    + [(Int4Linear, shape) for shape in [(1, 64), (97, 128), (256, 192)]],
-    ids=str,
-)
-def test_every_shape(layer, shape, bias):
-    torch.manual_seed(0)
-    plain = nn.Linear(shape[1], shape[0], bias=bias)
-    prepared = layer(plain.weight, plain.bias)
-    for count in (1, 4, 7, 65):
-        x = torch.randn(count, 2 * shape[1])[:, ::2]  # rows with gaps, as a cut of a larger tensor has them
-        out, expected = prepared(x), plain(x).detach()
-        close = {Int8Linear: 0.02 * float(expected.abs().max()), Int4Linear: 0.2}.get(layer, 1e-5)
-        torch.testing.assert_close(out, expected, rtol=0, atol=close)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("layer", [Int8Linear, Int4Linear])
-def test_a_row_of_zeros_stays_zero(layer):
-    weight = torch.randn(4, 64)
-    weight[2] = 0
-    assert (layer(weight, None)(torch.randn(3, 64))[:, 2] == 0).all()
-
-
 @pytest.mark.parametrize("quantization", [None, "int8", "int4"])
 def test_gelu_is_part_of_the_product_and_runs_once(quantization):
     model = load_model("tiny")

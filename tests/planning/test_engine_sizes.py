@@ -114,12 +114,6 @@ def test_lengths_are_rounded_up_to_blocks():
     assert PlannedEngine(model="random:gpt2", num_blocks=2, max_model_len=129).sizes().longest_seqs_in_pool == 0
 
 
-def test_grouped_heads_need_less():
-    sizes = PlannedEngine(model="random:qwen2.5-7b", num_blocks=1, dtype="bfloat16").sizes()
-    assert sizes.kv_bytes_per_token == 2 * 28 * 4 * 128 * 2
-    assert sizes.block_bytes == sizes.pool_bytes // 2 == 64 * sizes.kv_bytes_per_token
-
-
 # With a tied output matrix, and with one of its own
 @pytest.mark.parametrize(("model", "quantization"), [("tiny", "int8"), ("llama", "int8"), ("tiny", "int4")])
 def test_quantized_matrices_are_what_the_engine_holds(tmp_path, model: str, quantization: str):
@@ -188,11 +182,6 @@ def test_nothing_is_said_of_a_device_that_is_not_here(monkeypatch: pytest.Monkey
     sizes = PlannedEngine(**GPT2_SMALL).sizes()
     assert sizes.fit() is None
     assert "fits" not in Table.of(sizes).to_html()
-
-
-def test_the_memory_of_a_missing_gpu_is_unknown():
-    assert available_bytes(f"cuda:{torch.cuda.device_count()}") is None
-    assert available_bytes("meta") is None
 
 
 # Nothing is allocated
