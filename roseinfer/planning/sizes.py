@@ -150,11 +150,6 @@ class EngineSizes(HasFacts):
         return min(self.max_blocks, self.config.num_blocks)
 
     @property
-    def max_num_tokens(self) -> int:
-        """Tokens of one step."""
-        return self.config.step_tokens
-
-    @property
     def loaded_bytes(self) -> int:
         """Bytes of the weights as they are loaded, and as a stage or transformers has them."""
         return self.num_weights * self._item
@@ -201,14 +196,14 @@ class EngineSizes(HasFacts):
         """
         num_seqs = self.config.max_num_seqs
         num_rows = self.config.step_rows
-        batch = sum(padded_bytes(batch_shapes(num_seqs, self.max_num_tokens, self.table_width, num_rows)))
+        batch = sum(padded_bytes(batch_shapes(num_seqs, self.config.step_tokens, self.table_width, num_rows)))
         held_here = 2 if self.config.async_scheduling and self.config.device == "cpu" else 0
         return (1 + held_here) * batch + sum(padded_bytes(sampler_shapes(num_rows)))
 
     @property
     def attended_bytes(self) -> int:
         """Bytes of the attention's result, for all tokens of a step."""
-        return self.max_num_tokens * self.shape.num_heads * self.shape.head_dim * self._item
+        return self.config.step_tokens * self.shape.num_heads * self.shape.head_dim * self._item
 
     @property
     def block_table_bytes(self) -> int:
@@ -287,7 +282,7 @@ class EngineSizes(HasFacts):
         layers, kv_heads = counted(s.num_layers, "layer"), counted(s.num_kv_heads, "KV head")
         token = f"2 (K, V) x {layers} x {kv_heads} x {s.head_dim} x {item}"
         longest = f"of {counted(self.max_model_len, 'token')}: {c.num_blocks:,} // {counted(self.max_blocks, 'block')}"
-        step, width = counted(self.max_num_tokens, "token"), counted(self.table_width, "block")
+        step, width = counted(self.config.step_tokens, "token"), counted(self.table_width, "block")
         attended = f"{step} x {counted(s.num_heads, 'head')} x {s.head_dim} x {item}"
         on_device = {
             "weights": self.weight_bytes,
