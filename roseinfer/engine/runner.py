@@ -272,5 +272,5 @@ def paged_attend(
     k: Tensor,
     v: Tensor,
 ) -> Tensor:
-    """Run one layer's attention over the pool. where: see kernels/paged_reference.py. out: [N, H, D], filled and returned."""
+    """Run one layer's attention over the pool, see kernels/paged_reference.py. out: [N, H, D], filled and returned."""
     return attention(q, k, v, *pool.layers[layer], *where, out)
