@@ -92,27 +92,6 @@ def test_chunks_and_preemption_change_no_token(model, num_blocks, budget, steps)
     assert_right(model, seqs[::2])
 
 
-def test_a_step_mixes_prompts_with_new_tokens(gpt2):
-    seqs = requests(gpt2, (5, 9, 2))
-    engine = engine_for(gpt2, seqs[:1])
-    engine.step()
-    for seq in seqs[1:]:
-        engine.add(seq)
-    step = engine.scheduler.schedule()
-    assert (step.seqs, step.num_new) == (seqs, [1, 9, 2])
-    run(engine)
-    assert_right(gpt2, seqs)
-
-
-def test_end_tokens_and_stop_tokens_end_a_sequence(gpt2):
-    prompt = prompts_of((4,), gpt2.config.vocab_size)[0]
-    [tokens] = reference_generate(gpt2, [prompt], 40)
-    other = next(token for token in tokens if token != tokens[0])
-    seq = Sequence(prompt, SamplingParams(max_tokens=40, ignore_eos=True, stop_token_ids=(other,)))
-    run(engine_for(gpt2, [seq]))
-    assert (seq.output_ids, seq.finish_reason) == (tokens[: tokens.index(other) + 1], "stop")
-
-
 class FailsAt(torch.overrides.TorchFunctionMode):
     """Raises at one call of torch's."""
 
@@ -144,28 +123,12 @@ def test_a_failed_step_is_made_again(gpt2, call):
     assert_right(gpt2, seqs)
 
 
-def test_logits_that_are_no_numbers_end_their_sequence_and_no_other(gpt2):
-    good, bad = requests(gpt2, (5, 6))
-    engine = engine_for(gpt2, [good, bad])
-    engine.step()
-    engine.pool.memory[:, :, engine.blocks.of(bad.seq_id)] = float("nan")
-    assert set(engine.step()) == {good, bad} and bad.seq_id not in engine.blocks
-    assert (bad.finish_reason, len(bad.output_ids)) == ("error", 1)
-    assert bad.error == f"logits must be finite to sample from them, sequence {bad.seq_id} has NaN or infinity"
-    run(engine)
-    assert_right(gpt2, [good, bad])
-
-
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({"num_blocks": 0}, "num_blocks"),
-        ({"block_size": 0}, "block_size"),
-        ({"max_num_seqs": 0}, "max_num_seqs"),
         ({"max_num_batched_tokens": 0}, "max_num_batched_tokens must be an integer of at least 1, got 0"),
         ({"max_num_batched_tokens": 2}, "max_num_batched_tokens=2 is less than a step of max_num_seqs=3 sequences may"),
         ({"scheduling_policy": "fifo"}, "scheduling_policy must be one of fcfs, shortest, longest_output, packed, "),
-        ({"max_model_len": 0}, "max_model_len"),
         ({"max_model_len": 10**6}, "max_model_len=1000000 .* at most"),
     ],
 )
