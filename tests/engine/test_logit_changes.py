@@ -121,15 +121,6 @@ def test_every_change_does_something(wanted, small, name):
     assert wanted[name] != [continued(small, prompt, unchanged)[0] for prompt in PROMPTS[:3]]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", EVERY)
-def test_alone_and_in_a_batch_the_tokens_are_transformers(small, wanted, name):
-    params = asked(**EVERY[name])
-    for prompt, ids in zip(PROMPTS[:3], wanted[name], strict=True):
-        assert run(engine_of(small), [Sequence(prompt, params)]) == [ids]
-    assert run(engine_of(small), [Sequence(prompt, params) for prompt in PROMPTS[:3]]) == wanted[name]
-
-
 PAIRS = {f"{name}-{way}": (name, way) for name in EVERY for way in WAYS}
 # Each change on one way, in turn, and all changes together on each way; where drafts are accepted, too.
 PAIRS_DAILY = {

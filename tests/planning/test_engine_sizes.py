@@ -221,13 +221,6 @@ def test_neither_transformers_nor_a_gpu_is_asked_for():
     assert printed_by(code).split() == ["10169328192", "False", "False"]
 
 
-def test_one_of_a_thing_is_no_plural():
-    sizes = PlannedEngine(model="tiny", num_blocks=1, block_size=1, max_num_seqs=1, max_model_len=1).sizes()
-    how = sizes.facts().df["how"].tolist()
-    assert "1 token" in how and "1 block x 1" in how and "of 1 token: 1 // 1 block" in how
-    assert any("1 sequence, 1 block]" in text for text in how)
-
-
 def test_what_fits_is_what_is_free(monkeypatch: pytest.MonkeyPatch):
     """Not what is built in: others use it too."""
     monkeypatch.setattr("roseinfer.hardware.cpu_memory", lambda: 10**15)

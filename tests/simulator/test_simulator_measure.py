@@ -30,6 +30,7 @@ def step_clock(monkeypatch):
         return engine
 
     monkeypatch.setattr(measure, "real_engine", built)
+    monkeypatch.setattr("roseinfer.simulator.validation.real_engine", built)
     return clock
 
 
