@@ -98,7 +98,7 @@ def engine_calls(engine: Engine, prompts) -> tuple[list[Sequence], dict[str, Cal
 def test_ctrl_c_before_any_line_of_an_engine_s_call_does_it_whole_or_not_at_all(
     small, prompts, wanted, name, async_scheduling
 ):
-    settings = {"num_blocks": 9, "max_num_seqs": 3, "max_num_batched_tokens": 16, "enforce_eager": True}
+    settings = {"num_blocks": 9, "max_num_seqs": 3, "max_num_batched_tokens": 16}
     number = raised = 0
     while True:
         engine = engine_of(small, async_scheduling=async_scheduling, **settings)

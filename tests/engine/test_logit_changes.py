@@ -82,7 +82,6 @@ WAYS = {
         "speculative": {"method": "ngram", "num_tokens": 3, "prompt_lookup_min": 1},
         "num_blocks": 10,
     },
-    "eager": {"enforce_eager": True},
 }
 PROMPTS = prompts_of((5, 30, 13, 1, 21), VOCABULARY)
 

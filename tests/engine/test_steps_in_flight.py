@@ -134,7 +134,7 @@ def test_logprobs_and_samples_and_texts_are_those_of_steps_in_turn(tiny: GPT2):
 def test_the_next_step_is_launched_before_this_one_is_read(small: GPT2):
     """And the host goes on while the device has not even begun."""
     [seq] = requests(small, max_tokens=4)[:1]
-    engine = overlapped(small, [seq], enforce_eager=True)
+    engine = overlapped(small, [seq])
     events: list[str] = []
     may_compute = Event()
     launch, step, wait = engine.runner.launch, engine.runner.step, engine.runner.wait
