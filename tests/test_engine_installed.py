@@ -9,13 +9,11 @@ import shutil
 import subprocess
 import sys
 import venv
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import Distribution
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-from test_engine_alone import PROJECT
+from test_engine_alone import PROJECT, needed_by
 
 from roseinfer.paths import ROOT
 
@@ -52,23 +50,6 @@ def scripts(wheel, tmp_path_factory) -> Path:
     python = str(env / "bin" / "python")
     finished([sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps", "--no-index", str(wheel)])
     return env / "bin"
-
-
-def needed_by(lines: list[str]) -> dict[str, Distribution]:
-    """By name, the installed distributions that these requirements name, and what those need in turn."""
-    found: dict[str, Distribution] = {}
-    wanted = [Requirement(line) for line in lines]
-    while wanted:
-        one = wanted.pop()
-        name = canonicalize_name(one.name)
-        if name in found or (one.marker and not one.marker.evaluate({"extra": ""})):
-            continue
-        try:
-            found[name] = distribution(name)
-        except PackageNotFoundError:  # of another system, such as a GPU's libraries
-            continue
-        wanted += map(Requirement, found[name].requires or [])
-    return found
 
 
 def link_files(dist: Distribution, packages: Path) -> None:

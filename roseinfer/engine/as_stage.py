@@ -40,9 +40,6 @@ class EngineStage(Stage):
         self.tables: Any = engine.blocks  # which has what a stage's tables have
         self.runner = engine.runner
         self.is_one_function = engine.runner.whole is not None
-        if self.runner.graphs:
-            # A race is short: recording late would leave half of its steps eager, and the median between two modes.
-            self.runner.graphs.capture_after = 1
 
     @torch.inference_mode()
     def first_tokens(self, seqs: list[Sequence]) -> list[int]:

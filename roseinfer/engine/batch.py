@@ -29,8 +29,8 @@ class Batch:
     tokens before them.
 
     token_ids [N], positions [N] int64. slot_mapping [N], query_start [B + 1], context_lens [B], block_tables [B, W]
-    int32 as kernels/attention.py has them. sample_rows [R] int64: rows of the hidden states to choose tokens from, one
-    of each sequence, and one more for each draft.
+    int32 as kernels/paged_reference.py has them. sample_rows [R] int64: rows of the hidden states to choose tokens
+    from, one of each sequence, and one more for each draft.
     A decode batch may have more rows than sequences; those after the last sequence are padding, see `fill_up`.
     sources [B] int64: of the first num_fed tokens, the row of the step in flight that makes the token, or -1 where
     token_ids has it. host: which of the buffers' host memories it was written to.

@@ -58,29 +58,7 @@ class OneCaller:
         )
 
 
-class _Deferral:
-    """Handles SIGINT inside deferred_interrupts: notes the signal, for the handler `before` it.
-
-    is_open: whether it passes the signal on at once.
-    """
-
-    def __init__(self) -> None:
-        self.before: Handler | None = None
-        self.num_pressed, self.is_open = 0, False
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        self.num_pressed += 1
-        if self.is_open:
-            self.is_open = False  # the handler raises, perhaps before `interruptible` could close what it opened
-            self.deliver()
-
-    def deliver(self) -> None:
-        while self.num_pressed and self.before:
-            self.num_pressed -= 1
-            self.before(signal.SIGINT, None)
-
-
-_current: _Deferral | None = None  # the main thread's
+_is_deferred = False  # in the main thread
 
 
 @contextmanager
@@ -89,35 +67,26 @@ def deferred_interrupts() -> Iterator[Edge]:
 
     The caller may call that function between two steps. In a nested block, the outer block delivers Ctrl-C.
     """
-    global _current
-    if current_thread() is not main_thread() or _current is not None:
+    global _is_deferred
+    if current_thread() is not main_thread() or _is_deferred:
         yield lambda: None
         return
-    deferral = _Deferral()
+    pressed: list[int] = []
+    before: Handler | None = None
+
+    def deliver() -> None:
+        while pressed and before:
+            before(pressed.pop(), None)
+
     try:
-        with handled_by(deferral) as deferral.before:
+        with handled_by(lambda number, frame: pressed.append(number)) as before:
             try:
-                _current = deferral
-                yield deferral.deliver
+                _is_deferred = True
+                yield deliver
             finally:
-                _current = None
+                _is_deferred = False
     finally:
-        deferral.deliver()
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Deliver Ctrl-C at once in a part of a deferred_interrupts block that may stop anywhere, also one noted before."""
-    deferral = _current if current_thread() is main_thread() else None
-    if deferral is None:
-        yield
-        return
-    try:
-        deferral.is_open = True
-        deferral.deliver()
-        yield
-    finally:
-        deferral.is_open = False
+        deliver()
 
 
 @contextmanager

@@ -56,9 +56,7 @@ class Engine:
         self.model, self.config = model, EngineConfig(**settings)
         config, shape = self.config, model.config
         self.max_model_len = config.longest(shape)
-        self.scheduler = Scheduler.of(
-            config, self.max_model_len, shape.eos_token_ids, f"{shape} {model.dtype}".encode()
-        )
+        self.scheduler = Scheduler.of(config, self.max_model_len, shape.eos_token_ids)
         self.blocks = self.scheduler.blocks
         self.metrics = EngineMetrics(self.scheduler)
         self.speculation = speculation_of(config, model, self.scheduler, self.metrics)

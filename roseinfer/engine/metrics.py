@@ -61,10 +61,6 @@ class EngineMetrics(Feature):
 
     def begin(self, seq: Sequence, arrival: float | None) -> SequenceTimes:
         times = self.live[seq.seq_id] = SequenceTimes(self.clock() if arrival is None else arrival)
-        scheduler = self._scheduler
-        if len(self.live) > len(scheduler.running) + scheduler.num_waiting:  # Ctrl-C struck between commit and record
-            kept = {one.seq_id for one in (*scheduler.running, *scheduler.waiting)}
-            self.live = {seq_id: one for seq_id, one in self.live.items() if seq_id in kept}
         return times
 
     def before_launch(self, step: Step) -> None:
@@ -86,7 +82,7 @@ class EngineMetrics(Feature):
                     del self.live[seq.seq_id]
 
     def end(self, seq: Sequence) -> None:
-        """Note that a sequence was aborted, perhaps before `begin` was done: Ctrl-C strikes anywhere."""
+        """Note that a sequence was aborted."""
         now = self.clock()
         if times := self.live.pop(seq.seq_id, None):
             times.ended = now

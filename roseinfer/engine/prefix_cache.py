@@ -32,15 +32,13 @@ class Entry:
 class PrefixCache:
     """Finds blocks by the text that they hold, for one model and one dtype.
 
-    salt: begins every chain of keys with what else K and V depend on, should keys ever leave the engine.
-
     A key only finds an entry. The entry counts as a hit only when its tokens, and the entry before it, are the ones
     that were looked for, so keys that collide cost a hit and never an output. (vLLM's "automatic prefix caching" trusts
     its keys.)
     """
 
-    def __init__(self, block_size: int, salt: bytes = b"") -> None:
-        self.block_size, self.salt = block_size, salt
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
         self.entries: dict[bytes, Entry] = {}
         self.of_block: dict[int, Entry] = {}
         # Blocks with an entry that stand in no table, those that were released last at the end.
@@ -151,7 +149,7 @@ class PrefixCache:
         """Return the keys of the sequence's first blocks. The sequence keeps them, so no token is hashed twice."""
         keys = seq.block_keys
         for i in range(len(keys), num_blocks):
-            keys.append(block_key(keys[-1] if keys else self.salt, self._tokens(seq, i)))
+            keys.append(block_key(keys[-1] if keys else b"", self._tokens(seq, i)))
         return keys
 
     def _tokens(self, seq: Sequence, index: int) -> list[int]:

@@ -19,9 +19,8 @@ from roseinfer.stage import PromptAttention
 
 from .batch import Batch, BatchBuffers, make_batch
 from .block_manager import BlockManager
-from .calls import interruptible
 from .decode_graphs import Compute, DecodeGraphs
-from .fused_step import FEW_ROWS, FusedStep, fused_step_of
+from .fused_step import FEW_ROWS, fused_step_of
 from .kv_pool import KVPool
 from .logit_changes import LogitChanges, changed_rows, read_last_tokens
 from .logprobs import StepLogprobs, prompt_logprobs, step_logprobs
@@ -35,9 +34,9 @@ Where = tuple[Tensor, Tensor, Tensor, Tensor]  # slot_mapping, query_start, cont
 class Runner:
     """Holds what stays the same from step to step: weights, pool, input buffers, the attention's result, decode graphs.
 
-    enforce_eager: make no graphs. overlap: steps may be launched while the one
-    before is in flight; a CPU, which would compute them in turn, needs a thread for it. max_num_rows: how many tokens a
-    step chooses at most, None for one of each sequence.
+    enforce_eager: make no graphs, which a GPU has. overlap: steps may be launched while the one before is in flight; a
+    CPU, which would compute them in turn, needs a thread for it. max_num_rows: how many tokens a step chooses at most,
+    None for one of each sequence.
     """
 
     def __init__(
@@ -59,19 +58,15 @@ class Runner:
         self.attention = attention_for(model.device, in_one_launch=True)
         self.attended = torch.empty(max_num_tokens, c.num_heads, c.head_dim, dtype=model.dtype, device=model.device)
         self.whole = self.whole_step()
-        self.fused = self.fused_step()
+        self.fused = fused_step_of(model)
         self.sampler = Sampler(max_num_rows, c.vocab_size, model.device)
         self.logit_changes = LogitChanges(c.eos_token_ids)
-        is_eager = enforce_eager or self.whole is not None  # one compiled call has nothing left to record
-        self.graphs = None if is_eager else DecodeGraphs(self.step, self.inputs, max_num_seqs, model.device)
+        has_graphs = model.device.type == "cuda" and not enforce_eager
+        self.graphs = DecodeGraphs(self.step, self.inputs, max_num_seqs, model.device) if has_graphs else None
 
     def whole_step(self) -> WholeStep | None:
         """Return the compiled function that computes a step, None where there is none for the model."""
         return whole_step_of(self.model, self.pool.memory)
-
-    def fused_step(self) -> FusedStep | None:
-        """Return what computes a step in few launches on a GPU, None where modules do."""
-        return fused_step_of(self.model)
 
     def run(self, step: Step) -> list[int]:
         """Compute a step and return the token that follows each of step.chosen.
@@ -150,9 +145,7 @@ class Runner:
 
         @torch.inference_mode()
         def work() -> list[dict[int, Logprob] | None]:
-            hidden = self.prompt_hidden(token_ids)
-            with interruptible():
-                return prompt_logprobs(self.model, token_ids, hidden, num_likeliest)
+            return prompt_logprobs(self.model, token_ids, self.prompt_hidden(token_ids), num_likeliest)
 
         return self.thread.launch(work, len(token_ids)).result() if self.thread else work()
 
@@ -241,15 +234,17 @@ class Runner:
 
     def forward(self, batch: Batch) -> Tensor:
         """Return logits [R, V] of the batch's sample_rows module by module; K and V of all tokens go to the pool."""
-        with interruptible():  # it may take long, and keeps nothing
-            hidden = self.model(batch.token_ids, batch.positions, self.attend(batch))
+        hidden = self.hidden(batch)
         return self.model.logits(hidden if batch.is_decode else hidden[batch.sample_rows])
+
+    def hidden(self, batch: Batch) -> Tensor:
+        """Return the hidden states [N, C] of all tokens of the batch."""
+        return self.model(batch.token_ids, batch.positions, self.attend(batch))
 
     def prompt_hidden(self, token_ids: list[int]) -> Tensor:
         """Return the hidden states [N, C] of a prompt alone, without the pool."""
         tokens = torch.tensor(token_ids, device=self.model.device)
-        with interruptible():
-            return self.model(tokens, torch.arange(len(token_ids), device=self.model.device), PromptAttention())
+        return self.model(tokens, torch.arange(len(token_ids), device=self.model.device), PromptAttention())
 
     def attend(self, batch: Batch) -> Attend:
         """Return attention over the pool. Its result lies in the same memory in every layer and step."""
@@ -277,5 +272,5 @@ def paged_attend(
     k: Tensor,
     v: Tensor,
 ) -> Tensor:
-    """Run one layer's attention over the pool. where: see kernels/attention.py. out: [N, H, D], filled and returned."""
+    """Run one layer's attention over the pool, see kernels/paged_reference.py. out: [N, H, D], filled and returned."""
     return attention(q, k, v, *pool.layers[layer], *where, out)

@@ -48,11 +48,9 @@ class Scheduler:
         self._next_arrival = count()
 
     @classmethod
-    def of(
-        cls, config: EngineConfig, longest: int, eos_token_ids: tuple[int, ...] = (), salt: bytes = b""
-    ) -> Scheduler:
-        """Make a scheduler over an empty pool. longest: tokens of the longest sequence. salt: the prefix cache's."""
-        cache = PrefixCache(config.block_size, salt) if config.enable_prefix_caching else None
+    def of(cls, config: EngineConfig, longest: int, eos_token_ids: tuple[int, ...] = ()) -> Scheduler:
+        """Make a scheduler over an empty pool. longest: tokens of the longest sequence."""
+        cache = PrefixCache(config.block_size) if config.enable_prefix_caching else None
         max_blocks = min(config.num_blocks, -(-longest // config.block_size))
         blocks = BlockManager(config.num_blocks, config.block_size, config.max_num_seqs, max_blocks, cache)
         return cls(blocks, config.step_tokens, eos_token_ids, policy_for(config.scheduling_policy))
@@ -162,10 +160,7 @@ class Scheduler:
         seq.finish_reason, seq.error, seq.is_own_error = "error", own or not_finite(seq), own is not None
 
     def abort(self, seq: Sequence) -> None:
-        """End a sequence that waits or runs, and give back its blocks. Raises ValueError for any other.
-
-        This also works after Ctrl-C in the middle of a call, when it may stand in both queues or in none.
-        """
+        """End a sequence that waits or runs, and give back its blocks. Raises ValueError for any other."""
         if seq not in self:
             raise ValueError(f"sequence {seq.seq_id} neither waits nor runs here: it has ended, or was never added")
         at = bisect_left(self._waiting, self._place(seq))

@@ -12,7 +12,7 @@ from roseinfer.kernels.layer_table import COLUMNS, ENDS
 from roseinfer.kernels.numba_calls import bits, run_parallel
 from roseinfer.kernels.quantized_layout import GROUP
 from roseinfer.kernels.whole_step import compiled_forward
-from roseinfer.models import Layer, Model, ModelConfig
+from roseinfer.models import Layer, Model
 from roseinfer.models.gpt2 import GPT2
 from roseinfer.models.linear import MatrixInTiles, QuantizedLinear
 from roseinfer.models.llama import Llama
@@ -20,32 +20,28 @@ from roseinfer.models.llama import Llama
 from .batch import Batch
 
 
-def has_whole_step(shape: ModelConfig, dtype: torch.dtype, layout: type[nn.Module] | None) -> bool:
-    """Whether the compiled function computes a model of that shape with its matrices in that layout.
+def has_whole_step(model: Model) -> bool:
+    """Whether the compiled function computes the model: its matrices are in tiles, those of the layers in one layout.
 
     It does not pad rows of x to pairs of bfloat16, or to whole groups for fewer bits.
     """
-    if layout is None or not issubclass(layout, MatrixInTiles) or dtype not in (torch.float32, torch.bfloat16):
+    if not isinstance(model, (GPT2, Llama)) or not isinstance(model.lm_head, MatrixInTiles):
         return False
-    widths = shape.hidden_size, shape.num_heads * shape.head_dim, shape.intermediate_size
-    return not any(width % (GROUP if issubclass(layout, QuantizedLinear) else 2) for width in widths)
+    c = model.config
+    widths = c.hidden_size, c.num_heads * c.head_dim, c.intermediate_size
+    group = GROUP if isinstance(model.lm_head, QuantizedLinear) else 2
+    is_whole = not any(width % group for width in widths)
+    return is_whole and model.dtype in (torch.float32, torch.bfloat16) and len(_kinds(model)) == 1
 
 
-def address_bytes(shape: ModelConfig, dtype: torch.dtype, layout: type[nn.Module] | None) -> int:
+def address_bytes(model: Model) -> int:
     """Return the bytes of a WholeStep's tables of addresses, 0 where there is no WholeStep."""
-    return 8 * (shape.num_layers * COLUMNS + ENDS) if has_whole_step(shape, dtype, layout) else 0
+    return 8 * (model.config.num_layers * COLUMNS + ENDS) if has_whole_step(model) else 0
 
 
 def whole_step_of(model: Model, memory: Tensor) -> WholeStep | None:
     """Return the model's WholeStep, None where operations are started one by one. memory: the pool's."""
-    return WholeStep(model, memory) if whole_step_layout(model) else None
-
-
-def whole_step_layout(model: Model) -> type[nn.Module] | None:
-    """Return the layout of the model's matrices if a WholeStep computes it, else None."""
-    layout = None if model.lm_head is None else type(model.lm_head)
-    is_known = isinstance(model, (GPT2, Llama)) and has_whole_step(model.config, model.dtype, layout)
-    return layout if is_known and len(_kinds(model)) == 1 else None
+    return WholeStep(model, memory) if has_whole_step(model) else None
 
 
 def _kinds(model: Model) -> set[tuple[type[nn.Module], torch.dtype]]:
@@ -57,7 +53,7 @@ def _kinds(model: Model) -> set[tuple[type[nn.Module], torch.dtype]]:
 class WholeStep:
     """Computes the forward of a model in one compiled call.
 
-    model: prepared, of a shape that has_whole_step. memory: the pool's.
+    model: one that has_whole_step. memory: the pool's.
     """
 
     def __init__(self, model: Model, memory: Tensor) -> None:

@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-
-class PagedAttention(Protocol):
-    """The signature of every implementation; see paged_attention_reference for the shapes."""
-
-    def __call__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        k_cache: Tensor,
-        v_cache: Tensor,
-        slot_mapping: Tensor,
-        query_start: Tensor,
-        context_lens: Tensor,
-        block_tables: Tensor,
-        out: Tensor | None = None,
-    ) -> Tensor: ...
+PagedAttention = Callable[..., Tensor]  # with the arguments of paged_attention_reference
 
 
 def attention_for(device: torch.device, in_one_launch: bool = False) -> PagedAttention:

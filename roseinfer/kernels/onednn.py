@@ -1,11 +1,11 @@
 """oneDNN's products with a matrix in its own order, by torch.compile's private operations, called only from here.
 
-Stage 12 shows the same calls, because they are its one change.
+The engine's own products are faster; these show what a library reaches. Stage 12 shows the same calls, because they are
+its one change.
 """
 
 from __future__ import annotations
 
-import warnings
 from functools import cache
 
 import torch
@@ -22,24 +22,17 @@ def pack(weight: Tensor, num_rows: int) -> Tensor:
     return torch.ops.mkldnn._reorder_linear_weight(weight, num_rows)
 
 
-def packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None = None, gelu: bool = False) -> Tensor:
-    """Return x [N, K] @ W.T + bias, [N, M]. gelu: applied to the result, before it is written (the tanh form)."""
-    return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "gelu" if gelu else "none", [], "tanh" if gelu else "")
+def packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return x [N, K] @ W.T + bias, [N, M]."""
+    return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
 
 
 @cache
 def packs(dtype: torch.dtype) -> bool:
-    """Whether both operations work here in that dtype, tried on a small product. Warns once if torch lost them."""
+    """Whether both operations work here in that dtype, tried on a small product."""
     x, weight, bias = torch.ones(2, 64, dtype=dtype), torch.eye(32, 64, dtype=dtype), torch.ones(32, dtype=dtype)
     try:
         out = packed_linear(x, pack(weight, len(x)), bias)
-    except AttributeError:
-        warnings.warn(
-            f"torch {torch.__version__} has no torch.ops.mkldnn._linear_pointwise: linear layers on a CPU are not "
-            "packed, and steps take longer. roseinfer knows torch 2.11 to 2.13",
-            stacklevel=2,
-        )
-        return False
-    except RuntimeError:
+    except (AttributeError, RuntimeError):
         return False
     return torch.equal(out, F.linear(x, weight, bias))

@@ -20,18 +20,15 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 import torch
-import torch.nn.functional as F
 from llvmlite import ir
 from numba import njit, prange, types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 from torch import Tensor
 
-from roseinfer.graphs.operation import operation
-
 from . import amx_numba
 from .amx_numba import HAS_AMX, multiply_pairs
-from .numba_calls import compiled, run_parallel
+from .numba_calls import compiled
 from .paged_numba import SUMS, exp_of_negative
 from .simd import FLOATS, I32, INTS, LANES, function, fused, in_every_lane, pointer_to, shape_of
 
@@ -52,27 +49,10 @@ def tiles(weight: Tensor) -> Tensor:
     They are [M / 32, K, 32] float32, or [M / 32, K / 2, 32] int32, each a pair of bfloat16.
     """
     (num_rows, depth), in_pairs = weight.shape, weight.dtype == torch.bfloat16
-    rows = F.pad(weight, (0, depth % 2 if in_pairs else 0, 0, -num_rows % TILE))
-    values = rows.contiguous().view(torch.int32) if in_pairs else rows
+    rows = weight.new_zeros(num_rows + -num_rows % TILE, depth + depth % 2 if in_pairs else depth)
+    rows[:num_rows, :depth] = weight
+    values = rows.view(torch.int32) if in_pairs else rows
     return values.view(len(rows) // TILE, TILE, -1).transpose(1, 2).contiguous()
-
-
-@operation
-def linear_tiled(x: Tensor, weight: Tensor, bias: Tensor, num_rows: int, gelu: bool = False) -> Tensor:
-    """Return x [N, K] @ W.T + bias, in x's dtype, which is W's.
-
-    weight: `tiles` of W [num_rows, K]. bias: float32, [num_rows], or [0] for none. gelu: applied to the result (the
-    tanh form).
-    """
-    out = torch.empty(len(x), num_rows)
-    if weight.dtype == torch.int32:
-        x = F.pad(x, (0, x.size(1) % 2)).contiguous()
-        rows = x.view(torch.int32)
-    else:
-        rows = x.contiguous()
-    then = GELU if gelu else STORE
-    run_parallel(multiply_tiled, out.numpy(), rows.numpy(), weight.numpy(), bias.numpy(), then)
-    return out.to(x.dtype)
 
 
 def multiply_tile(sums, x, m, count, w, tile):

@@ -17,7 +17,6 @@ from .config import ModelConfig, require_size
 from .gguf_file import GgufFile
 from .hf_eos import read_eos
 from .hf_gguf import HfTensors
-from .hf_quantized import refuse_quantized_config, refuse_quantized_names
 from .model import Model
 
 if TYPE_CHECKING:
@@ -25,6 +24,9 @@ if TYPE_CHECKING:
 
 FAMILIES = {"gpt2": hf_gpt2, "llama": hf_llama, "mistral": hf_llama, "qwen2": hf_llama, "qwen3": hf_llama}
 WEIGHT_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+QUANTISED = (
+    "a quantised checkpoint is not supported, load the model that it was made from, with quantization='int8' or 'int4'"
+)
 # transformers gives their configs layer_types. In the others its KV cache takes windows from the keys themselves.
 NAMES_ITS_LAYERS = ("qwen2", "qwen3")
 
@@ -36,7 +38,8 @@ def config_from_hf(hf: dict[str, Any], generation: dict[str, Any] | None = None)
     value.
     """
     family = _family(hf.get("model_type"))
-    refuse_quantized_config(hf)
+    if (given := hf.get("quantization_config")) is not None:
+        raise ValueError(f"config.json: quantization_config={given!r:.80}: {QUANTISED}")
     if missing := [key for key in family.REQUIRED if hf.get(key) is None]:
         raise ValueError(f"config.json lacks {', '.join(missing)}")
     for key in family.REQUIRED:
@@ -77,17 +80,14 @@ def _require_full_attention(hf: dict[str, Any], positions: str) -> None:
 def weights_from_hf(tensors: dict[str, Tensor], config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
     """Yield the checkpoint's tensors under our names and in our layout, one after another.
 
-    Raises ValueError for a name or a dtype that only a quantised checkpoint has.
+    Raises ValueError for a dtype that only a quantised checkpoint has.
     """
     family = _family(config.architecture)
-    refuse_quantized_names(tensors)
     weights = {name: tensor for name, tensor in tensors.items() if not name.endswith(family.NOT_WEIGHTS)}
     for name, tensor in weights.items():
         if tensor.dtype not in WEIGHT_DTYPES:
             allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in WEIGHT_DTYPES)
-            raise ValueError(
-                f"weight {name} is {tensor.dtype}: quantised weights are not supported, allowed: {allowed}"
-            )
+            raise ValueError(f"weight {name} is {tensor.dtype}, allowed: {allowed}; {QUANTISED}")
     return family.read_weights(weights, config)
 
 

@@ -1,8 +1,7 @@
 """Linear layers on a CPU, x [N, K] -> x @ W.T + b [N, M], that differ in how W lies in memory.
 
-    nn.Linear       rows as they were loaded; a library may rearrange them at every call
+    nn.Linear       rows as they were loaded, which a library may rearrange at every call (float16)
     TiledLinear     tiles of 32 rows, each read from end to end (float32 and bfloat16)
-    PackedLinear    in oneDNN's own order, rearranged once
     Int8Linear      8 bits per weight and one scale per row: a quarter of the bytes of float32
     Int4Linear      4 bits per weight and one scale per 64 of them
     StoredLinear    the blocks of a GGUF file as they are (Q8_0, Q4_0, Q4_1)
@@ -12,16 +11,13 @@ The products of all but the first take GELU along.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import prod
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roseinfer.kernels.linear_quantized import linear_quantized
-from roseinfer.kernels.onednn import pack, packed_linear
+from roseinfer.kernels.linear_in_tiles import linear_in_tiles
 from roseinfer.kernels.quantized_layout import (
     BLOCK,
     EIGHT_BITS,
@@ -32,23 +28,9 @@ from roseinfer.kernels.quantized_layout import (
     rounded_tiles,
     stored_tiles,
 )
-from roseinfer.kernels.tiled_numba import TILE, linear_tiled, tiles
+from roseinfer.kernels.tiled_numba import TILE, tiles
 
 PIECE = 32 * TILE  # rows of W that are quantised at a time, so that no whole copy of it is made on the way
-USUAL_ROWS = 16  # of x: a hint to oneDNN. Measured from 1 to 1,024 rows, another hint is hardly ever faster
-EXACT_ROWS = 16  # x with more rows is padded
-
-
-def padded_rows(num_rows: int) -> int:
-    """Return num_rows, above EXACT_ROWS rounded up to one of eight counts for each power of two.
-
-    oneDNN compiles a product for each count of rows that it meets, and keeps about half a megabyte for each: without
-    this the memory of a process grows with the variety of its batches. At most one row in nine is padding.
-    """
-    if num_rows <= EXACT_ROWS:
-        return num_rows
-    step = 2 ** ((num_rows - 1).bit_length() - 4)
-    return -(-num_rows // step) * step
 
 
 class MatrixInTiles(nn.Module):
@@ -58,11 +40,9 @@ class MatrixInTiles(nn.Module):
 
     Args:
         shape: (M, K) of the matrix.
-        weight: its tiles, as `multiply` takes them.
+        weight: its tiles, as the product reads them.
         bias: [M] or None.
     """
-
-    multiply: ClassVar[Callable[..., Tensor]] = staticmethod(linear_quantized)
 
     def __init__(self, shape: Sequence[int], weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
@@ -72,7 +52,7 @@ class MatrixInTiles(nn.Module):
         self.gelu = False
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.multiply(x, self.weight, self.bias, self.out_features, self.gelu)
+        return linear_in_tiles(x, self.weight, self.bias, self.out_features, self.gelu)
 
     @property
     def nbytes(self) -> int:
@@ -82,44 +62,8 @@ class MatrixInTiles(nn.Module):
 class TiledLinear(MatrixInTiles):
     """A matrix in float32 or bfloat16, the dtype of x: weight [M, K], bias [M] or None."""
 
-    multiply = staticmethod(linear_tiled)
-
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__(weight.shape, tiles(weight.detach()), bias)
-
-    @staticmethod
-    def bytes_of(num_rows: int, width: int, dtype: torch.dtype, has_bias: bool) -> int:
-        """Return the bytes of a matrix of that shape: padded to whole tiles and pairs, and a bias in float32."""
-        width += width % 2 if dtype == torch.bfloat16 else 0
-        return -(-num_rows // TILE) * TILE * width * dtype.itemsize + 4 * num_rows * has_bias
-
-
-class PackedLinear(nn.Module):
-    """A linear layer with its matrix in oneDNN's blocked order, for any number of rows of x (see padded_rows).
-
-    weight [M, K], bias [M] or None. gelu: applied to the result, before it is written (the tanh form). Raises
-    RuntimeError where oneDNN does not multiply this dtype on this CPU, and AttributeError where torch has no such ops:
-    `packs` tries them.
-    """
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__()
-        self.in_features = weight.size(1)
-        self.packed = pack(weight.detach(), USUAL_ROWS)
-        self.bias = None if bias is None else bias.detach()
-        self.gelu = False
-
-    def forward(self, x: Tensor) -> Tensor:
-        num_rows = len(x)
-        num_padding = padded_rows(num_rows) - num_rows
-        x = F.pad(x, (0, 0, 0, num_padding)) if num_padding else x
-        y = packed_linear(x, self.packed, self.bias, self.gelu)
-        return y[:num_rows] if num_padding else y
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the values; oneDNN may pad the last of its blocks, and does not report that."""
-        return sum(t.numel() * t.element_size() for t in (self.packed, self.bias) if t is not None)
 
 
 class QuantizedLinear(MatrixInTiles):
@@ -131,19 +75,11 @@ class QuantizedLinear(MatrixInTiles):
     layout: ClassVar[QuantizedLayout]
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        rounded = torch.empty(self.layout.shape(*weight.shape), dtype=self.layout.dtype)
-        for first in range(0, len(weight), PIECE):
+        rounded = torch.empty(self.layout.shape(*weight.shape), dtype=self.layout.dtype, device=weight.device)
+        for first in range(0, 0 if weight.is_meta else len(weight), PIECE):
             rows = weight[first : first + PIECE].detach().float().numpy()
             rounded[first // TILE : (first + PIECE) // TILE] = torch.from_numpy(rounded_tiles(rows, self.layout))
         super().__init__(weight.shape, rounded, bias)
-
-    @classmethod
-    def bytes_of(cls, num_rows: int, width: int, dtype: torch.dtype, has_bias: bool) -> int:
-        """Return the bytes of a matrix of that shape, which do not depend on the dtype that it is loaded in.
-
-        It is padded, and has its scales and a bias in float32.
-        """
-        return prod(cls.layout.shape(num_rows, width)) * cls.layout.dtype.itemsize + 4 * num_rows * has_bias
 
 
 class Int8Linear(QuantizedLinear):

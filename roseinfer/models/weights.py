@@ -13,13 +13,11 @@ from copy import deepcopy
 import torch
 from torch import nn
 
-from roseinfer.kernels.onednn import packs
 from roseinfer.models import Model
 from roseinfer.models.gpt2 import MLP
 
-from .linear import Int4Linear, Int8Linear, PackedLinear, QuantizedLinear, StoredLinear, TiledLinear, check_groups
+from .linear import Int4Linear, Int8Linear, MatrixInTiles, QuantizedLinear, TiledLinear, check_groups
 
-LAYOUTS = (TiledLinear, PackedLinear, Int8Linear, Int4Linear, StoredLinear)
 QUANTIZATIONS = (None, "int8", "int4")
 
 
@@ -38,15 +36,24 @@ def prepare_weights(model: Model, quantization: str | None = None) -> None:
     groups, and for a model that was prepared before.
     """
     check_quantization(quantization, str(model.device))
-    if any(isinstance(module, LAYOUTS) for module in model.modules()):
+    if any(isinstance(module, MatrixInTiles) for module in model.modules()):
         raise ValueError("model was prepared before: load it again")
     if model.device.type != "cpu":
         return
-    layout = layout_of(model.dtype, quantization)
-    if layout is None:
-        return
+    if layout := layout_of(model.dtype, quantization):
+        rearrange(model, layout)
+        finish_layouts(model)
+
+
+def rearrange(model: Model, layout: type[TiledLinear | QuantizedLinear]) -> None:
+    """Replace each matrix of a model by one in that layout; in place. On the meta device they have sizes alone.
+
+    Raises ValueError for 4 bits and a matrix whose width has no whole groups, before the first one is replaced.
+    """
     if layout is Int4Linear:
-        check_widths(model)  # before the first one is replaced
+        for width in {module.in_features for module in model.modules() if isinstance(module, nn.Linear)}:
+            check_groups(width)
+        check_groups(model.config.hidden_size)  # of the output matrix
     for parent in [module for module in model.modules() if not isinstance(module, nn.Linear)]:
         for name in [name for name, child in parent.named_children() if isinstance(child, nn.Linear)]:
             linear = getattr(parent, name)
@@ -54,26 +61,21 @@ def prepare_weights(model: Model, quantization: str | None = None) -> None:
             del linear  # before the next one is made
     if model.lm_head is None:
         model.lm_head = layout(model.token_embedding.weight, None)
-    finish_layouts(model)
 
 
 def finish_layouts(model: Model) -> None:
     """Let products of a GPT-2 take GELU along, and compile what a request would have to wait for."""
     for module in model.modules():
-        if isinstance(module, MLP) and isinstance(module.c_fc, LAYOUTS):
+        if isinstance(module, MLP) and isinstance(module.c_fc, MatrixInTiles):
             module.c_fc.gelu, module.act = True, nn.Identity()
     model.logits(torch.zeros(1, model.config.hidden_size, dtype=model.dtype))
 
 
-def layout_of(
-    dtype: torch.dtype, quantization: str | None = None
-) -> type[TiledLinear | PackedLinear | QuantizedLinear] | None:
-    """Return the layout of a model's matrices on this CPU; None: as they are loaded."""
+def layout_of(dtype: torch.dtype, quantization: str | None = None) -> type[TiledLinear | QuantizedLinear] | None:
+    """Return the layout of a model's matrices on a CPU; None: as they are loaded."""
     if quantization:
         return Int8Linear if quantization == "int8" else Int4Linear
-    if dtype in (torch.float32, torch.bfloat16):
-        return TiledLinear
-    return PackedLinear if packs(dtype) else None
+    return TiledLinear if dtype in (torch.float32, torch.bfloat16) else None
 
 
 def prepared_copy(model: Model, quantization: str | None = None) -> Model:
@@ -81,39 +83,6 @@ def prepared_copy(model: Model, quantization: str | None = None) -> Model:
     copy = deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
     prepare_weights(copy, quantization)
     return copy
-
-
-def layout_sizes(model: Model, dtype: torch.dtype, quantization: str | None = None) -> tuple[int, int]:
-    """Return (number of values that prepare_weights moves to another layout, bytes of their matrices in it).
-
-    It is for the model in that dtype on this CPU; only shapes are looked at, and nothing is prepared. The bytes have a
-    tied output matrix, too, whose table stays as it is. Raises ValueError for "int4" with a matrix whose width has no
-    whole groups.
-    """
-    layout = layout_of(dtype, quantization)
-    if layout is None:
-        return 0, 0
-    linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    num_values = sum(p.numel() for linear in linears for p in linear.parameters())
-    if layout is Int4Linear:
-        check_widths(model)
-    if issubclass(layout, PackedLinear):  # the same values, and a tied output matrix once more
-        table = model.token_embedding.weight
-        return num_values, (num_values + (table.numel() if model.lm_head is None else 0)) * dtype.itemsize
-    return num_values, sum(layout.bytes_of(rows, width, dtype, bias) for rows, width, bias in matrix_shapes(model))
-
-
-def matrix_shapes(model: Model) -> list[tuple[int, int, bool]]:
-    """Return (rows, width, whether it has a bias) of each matrix that a step multiplies with, before it is prepared."""
-    linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    shapes = [(*linear.weight.shape, linear.bias is not None) for linear in linears]
-    return shapes if model.lm_head is not None else [*shapes, (*model.token_embedding.weight.shape, False)]
-
-
-def check_widths(model: Model) -> None:
-    """Raise ValueError for a matrix whose width has no whole groups, which 4 bits need."""
-    for _, width, _ in matrix_shapes(model):
-        check_groups(width)
 
 
 def weight_bytes(model: Model) -> int:
@@ -131,7 +100,7 @@ def held_bytes(model: Model) -> int:
 
 
 def _own_bytes(module: nn.Module) -> int:
-    if isinstance(module, LAYOUTS):
+    if isinstance(module, MatrixInTiles):
         return module.nbytes
     return sum(p.nbytes for p in module.parameters(recurse=False))
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from roseinfer.engine.batch import Batch
 from roseinfer.engine.block_manager import BlockManager
 from roseinfer.engine.runner import Runner
 from roseinfer.models import Model
-from roseinfer.stage import PromptAttention
 
 from .rank import INPUTS
 from .ranks import Ranks
@@ -36,21 +34,16 @@ class ParallelRunner(Runner):
     def whole_step(self) -> None:
         """Return None: one function would hold no sums over ranks, so the model runs module by module."""
 
-    def fused_step(self) -> None:
-        """Return None, as whole_step does."""
-
     def receive(self, batch: Batch, copies: dict[int, int], tokens: Tensor | None = None) -> None:
         self.copies = dict(copies)
         super().receive(batch, copies, tokens)
 
-    def forward(self, batch: Batch) -> Tensor:
+    def hidden(self, batch: Batch) -> Tensor:
         host = self.inputs.hosts[batch.host]
         inputs = {name: host[name][: len(getattr(batch, name))] for name in INPUTS}
         with self.ranks.together("forward", inputs, self.copies):
-            hidden = self.model(batch.token_ids, batch.positions, self.attend(batch))
-        return self.model.logits(hidden if batch.is_decode else hidden[batch.sample_rows])
+            return super().hidden(batch)
 
     def prompt_hidden(self, token_ids: list[int]) -> Tensor:
-        tokens = torch.tensor(token_ids, device=self.model.device)
         with self.ranks.together("prompt_forward", token_ids):
-            return self.model(tokens, torch.arange(len(token_ids), device=self.model.device), PromptAttention())
+            return super().prompt_hidden(token_ids)

@@ -17,13 +17,13 @@ from roseinfer.engine.config import (
     check_dtype,
 )
 from roseinfer.engine.sampler import sampler_shapes
-from roseinfer.engine.whole_step import address_bytes, whole_step_layout
+from roseinfer.engine.whole_step import address_bytes
 from roseinfer.hardware import available_bytes
 from roseinfer.models import ModelConfig, empty_model, model_config
 from roseinfer.models.gguf_model import empty_as_stored, stored_gguf
-from roseinfer.models.linear import PackedLinear, padded_rows
+from roseinfer.models.linear import MatrixInTiles
 from roseinfer.models.rope import Rotation
-from roseinfer.models.weights import LAYOUTS, check_quantization, layout_of, layout_sizes
+from roseinfer.models.weights import check_quantization, layout_of, rearrange
 from roseinfer.profiling.facts import Facts, HasFacts
 
 BLOCK_ID_BYTES = 4  # block tables are int32
@@ -92,12 +92,11 @@ class EngineSizes(HasFacts):
 
     Its weights are counted as LLM prepares them. shape: the model's. num_weights: values, tied ones counted once;
     num_in_layout of them are rearranged, on a CPU, to matrices of layout_bytes: with padding and scales, and with a
-    tied output matrix, whose table stays. layout: theirs, None for none or for several. draft: the sizes of the model
-    that drafts, which has a pool of its own.
+    tied output matrix, whose table stays. address_bytes: of the addresses at which a step that is one compiled function
+    finds the weights; 0 where it is not. draft: the sizes of the model that drafts, which has a pool of its own.
 
     Not counted: the activations, which come and go with a step; what a GPU's runtime and its graphs take for
-    themselves; what oneDNN keeps for each row count on a CPU, of which there are num_row_counts; and Python's own
-    objects.
+    themselves; and Python's own objects.
     """
 
     config: PlannedEngine
@@ -105,25 +104,22 @@ class EngineSizes(HasFacts):
     num_weights: int
     num_in_layout: int = 0
     layout_bytes: int = 0
-    layout: type | None = None
+    address_bytes: int = 0
     draft: EngineSizes | None = None
 
     @classmethod
     def of(cls, config: PlannedEngine, shape: ModelConfig) -> EngineSizes:
         """Return the sizes of an engine; weights are counted on the meta device."""
-        model = empty_model(shape)
+        model = empty_model(shape).to(getattr(torch, config.float_dtype))
         num_weights = sum(p.numel() for p in model.parameters())  # which names a tied one once
-        in_layout, layout = (0, 0), None
         if path := config.stored:
             model = empty_as_stored(path)
-            nbytes = sum(module.nbytes for module in model.modules() if isinstance(module, LAYOUTS))
-            in_layout = num_weights - sum(p.numel() for p in model.parameters()), nbytes
-            layout = whole_step_layout(model)
-        elif torch.device(config.device).type == "cpu":
-            dtype = getattr(torch, config.float_dtype)
-            in_layout = layout_sizes(model, dtype, config.quantization)
-            layout = layout_of(dtype, config.quantization)
-        return cls(config, shape, num_weights, *in_layout, layout, cls._of_draft(config, shape))
+        elif torch.device(config.device).type == "cpu" and (layout := layout_of(model.dtype, config.quantization)):
+            rearrange(model, layout)
+        num_in_layout = num_weights - sum(p.numel() for p in model.parameters())
+        layout_bytes = sum(module.nbytes for module in model.modules() if isinstance(module, MatrixInTiles))
+        draft = cls._of_draft(config, shape)
+        return cls(config, shape, num_weights, num_in_layout, layout_bytes, address_bytes(model), draft)
 
     @classmethod
     def _of_draft(cls, config: PlannedEngine, shape: ModelConfig) -> EngineSizes | None:
@@ -152,21 +148,6 @@ class EngineSizes(HasFacts):
     def table_width(self) -> int:
         """Entries of a block table's row: no sequence holds more blocks than the pool has."""
         return min(self.max_blocks, self.config.num_blocks)
-
-    @property
-    def max_num_tokens(self) -> int:
-        """Tokens of one step."""
-        return self.config.step_tokens
-
-    @property
-    def num_row_counts(self) -> int:
-        """The most different numbers of rows that products in oneDNN's layout meet; 0 where oneDNN multiplies nothing.
-
-        oneDNN keeps a compiled product for each of them and each shape of matrix, in memory of its own.
-        """
-        if self.layout is not PackedLinear:
-            return 0
-        return len({padded_rows(n) for n in range(1, self.max_num_tokens + 1)})
 
     @property
     def loaded_bytes(self) -> int:
@@ -215,19 +196,14 @@ class EngineSizes(HasFacts):
         """
         num_seqs = self.config.max_num_seqs
         num_rows = self.config.step_rows
-        batch = sum(padded_bytes(batch_shapes(num_seqs, self.max_num_tokens, self.table_width, num_rows)))
+        batch = sum(padded_bytes(batch_shapes(num_seqs, self.config.step_tokens, self.table_width, num_rows)))
         held_here = 2 if self.config.async_scheduling and self.config.device == "cpu" else 0
         return (1 + held_here) * batch + sum(padded_bytes(sampler_shapes(num_rows)))
 
     @property
     def attended_bytes(self) -> int:
         """Bytes of the attention's result, for all tokens of a step."""
-        return self.max_num_tokens * self.shape.num_heads * self.shape.head_dim * self._item
-
-    @property
-    def address_bytes(self) -> int:
-        """Bytes of the addresses at which a step that is one compiled function finds the weights; 0 where it is not."""
-        return address_bytes(self.shape, getattr(torch, self.config.float_dtype), self.layout)
+        return self.config.step_tokens * self.shape.num_heads * self.shape.head_dim * self._item
 
     @property
     def block_table_bytes(self) -> int:
@@ -306,7 +282,7 @@ class EngineSizes(HasFacts):
         layers, kv_heads = counted(s.num_layers, "layer"), counted(s.num_kv_heads, "KV head")
         token = f"2 (K, V) x {layers} x {kv_heads} x {s.head_dim} x {item}"
         longest = f"of {counted(self.max_model_len, 'token')}: {c.num_blocks:,} // {counted(self.max_blocks, 'block')}"
-        step, width = counted(self.max_num_tokens, "token"), counted(self.table_width, "block")
+        step, width = counted(self.config.step_tokens, "token"), counted(self.table_width, "block")
         attended = f"{step} x {counted(s.num_heads, 'head')} x {s.head_dim} x {item}"
         on_device = {
             "weights": self.weight_bytes,
@@ -318,7 +294,6 @@ class EngineSizes(HasFacts):
             "block table": self.block_table_bytes if self._on_cpu else 0,
             "draft model": self.draft_bytes,
         }
-        row_counts = self.num_row_counts
         rotation = f"{counted(s.max_model_len, 'position')} x 3 (cos, -sin, sin) x {s.head_dim // 2} x {item}"
         host = "" if self._on_cpu else ", on the host"
         return [
@@ -329,7 +304,6 @@ class EngineSizes(HasFacts):
             ("pool", self.pool_bytes, "bytes", f"{blocks} + 1 dummy block"),
             ("tokens in the pool", self.pool_tokens, "tokens", f"{blocks} x {c.block_size:,}"),
             ("longest sequences", self.longest_seqs_in_pool, "sequences", longest),
-            *([("row counts", row_counts, "counts", f"of products, up to {step}")] if row_counts else []),
             ("inputs", self.input_bytes, "bytes", f"{step}, {seqs} of {width}"),
             ("attention's result", self.attended_bytes, "bytes", attended),
             *([("addresses", self.address_bytes, "bytes", "of the weights")] if self.address_bytes else []),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 from time import perf_counter
@@ -69,8 +69,6 @@ class StepMeasure:
         self.clock, self.longest = clock, model.config.max_model_len
         num_blocks = -(-POOL_TOKENS // block_size) + max_num_seqs
 
-        decoding = {min(n + joined, max_num_seqs) for n, _ in PROMPTS + CUT + CACHED for joined in range(len(JOINING))}
-
         def engine(budget: int | None) -> Engine:
             setting = EngineSetting(
                 num_blocks=num_blocks,
@@ -79,7 +77,7 @@ class StepMeasure:
                 max_model_len=self.longest,
                 max_num_batched_tokens=budget,
             )
-            built = warm_engine(model, setting, decoding)
+            built = real_engine(model, setting)
             built.pool.memory.fill_(0.01)  # pages that were never written share one, which a cache holds
             return built
 
@@ -150,17 +148,6 @@ def real_engine(model: Model, setting: EngineSetting) -> Engine:
     longest = min(setting.max_model_len, model.config.max_model_len)
     engine = Engine(model, **setting.settings() | {"max_model_len": longest})
     engine.warm_up()
-    return engine
-
-
-def warm_engine(model: Model, setting: EngineSetting, batches: Iterable[int] | None = None) -> Engine:
-    """Make a real_engine whose graphs are captured for every batch size, or for batches of so many sequences.
-
-    So no timed step of theirs captures one, or runs without. On a CPU a capture takes as long as twenty steps.
-    """
-    engine = real_engine(model, setting)
-    if engine.runner.graphs:
-        engine.runner.graphs.capture_all(engine.blocks, batches)
     return engine
 
 

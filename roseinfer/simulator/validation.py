@@ -20,7 +20,7 @@ from roseinfer.profiling.progress import OnProgress, Progress
 
 from .cluster import Cluster
 from .cost import FittedCost, StepSample, fit
-from .measure import RealRun, StepMeasure, real_run, warm_engine
+from .measure import RealRun, StepMeasure, real_engine, real_run
 from .metrics import request_times
 from .replica import EngineSetting, SimulatedRequest
 from .result import CostedResult, fit_note
@@ -112,7 +112,7 @@ def validate(
     measured, rng = StepMeasure(model, setting.max_num_seqs, setting.block_size, clock), Random(seed)
     planned = measured.work(1 + repeats) | {REAL: 2 + 2 * repeats}
     progress = Progress(on_progress, planned, sum(planned.values()))
-    engine, seeds = warm_engine(model, setting), count(seed)
+    engine, seeds = real_engine(model, setting), count(seed)
 
     def run(arrivals: list[Arrival], repeat: int = -1) -> RealRun:
         """Run the arrivals with other prompts each time, so that the prefix cache has none of them."""

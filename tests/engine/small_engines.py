@@ -18,7 +18,6 @@ SCHEDULES = {
     "a small pool": {"num_blocks": 9},
     "a small pool, chunks": {"num_blocks": 9, "max_num_batched_tokens": 8},
     "no prefix cache": {"enable_prefix_caching": False, "num_blocks": 9},
-    "eager": {"enforce_eager": True},
 }
 
 

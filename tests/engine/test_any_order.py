@@ -8,7 +8,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from roseinfer.engine import prefix_cache
 from roseinfer.engine.policies import POLICIES
 from roseinfer.sequence import Sequence
 
@@ -122,22 +121,3 @@ class AnyOrder(RuleBasedStateMachine):
 
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = settings(max_examples=200, stateful_step_count=50, deadline=None, report_multiple_bugs=False)
-
-
-class WithOneKey(AnyOrder):
-    """As all keys were the same."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(prefix_cache, "block_key", lambda before, token_ids: b"the same")
-
-    def teardown(self):
-        try:
-            super().teardown()
-        finally:
-            self.patch.undo()
-
-
-TestWithOneKey = WithOneKey.TestCase
-TestWithOneKey.settings = settings(max_examples=60, stateful_step_count=50, deadline=None, report_multiple_bugs=False)

@@ -12,7 +12,6 @@ from roseinfer.drive import drive
 from roseinfer.engine import decode_graphs
 from roseinfer.engine.decode_graphs import sizes_up_to
 from roseinfer.engine.engine import Engine
-from roseinfer.engine.runner import Runner
 from roseinfer.models import Model
 from roseinfer.models.weights import prepared_copy
 from roseinfer.profiling.reachable import tensors_of
@@ -25,13 +24,8 @@ def gpt2() -> Model:
     return small_model()
 
 
-def engine_for(model: Model, seqs: list[Sequence], as_on_gpu: bool = False, **settings: bool) -> Engine:
-    """as_on_gpu: few sizes, each captured when it first comes."""
-    runner = ByModule if as_on_gpu else Runner
-    engine = engine_of(model, seqs, num_blocks=32, max_num_seqs=8, make_runner=runner, **settings)
-    if as_on_gpu:
-        engine.runner.graphs.sizes, engine.runner.graphs.capture_after = sizes_up_to(8), 1
-    return engine
+def engine_for(model: Model, seqs: list[Sequence], **settings: bool) -> Engine:
+    return engine_of(model, seqs, num_blocks=32, max_num_seqs=8, make_runner=ByModule, **settings)
 
 
 def run(engine: Engine) -> None:
@@ -53,7 +47,7 @@ def test_decode_steps_could_replay_each_other(name, quantization):
     """Same operations on the same addresses, no wait, no tensor made of Python's values: for 3 sequences of any
     lengths, over block edges, with other sequences in the places of those that ended."""
     model = prepared_copy(small_model() if name == "gpt2" else small_llama(name), quantization)
-    engine = engine_of(model, requests(model, (5, 8, 13)), num_blocks=32, max_num_seqs=8, make_runner=ByModule)
+    engine = engine_for(model, requests(model, (5, 8, 13)))
     records = []
     for round_ in range(2):
         engine.step()
@@ -79,7 +73,7 @@ def test_batches_that_grow_and_shrink_get_what_eager_steps_give(gpt2, quantizati
     """Each size captured when it first comes, drawn rows beside greedy ones, and NaN in every free block."""
     model = prepared_copy(gpt2, quantization)
     outputs = []
-    for settings in ({"as_on_gpu": True}, {"enforce_eager": True}):
+    for settings in ({}, {"enforce_eager": True}):
         torch.manual_seed(0)
         seqs = [
             *requests(model, (3, 9, 20), max_tokens=5),
@@ -97,14 +91,16 @@ def test_batches_that_grow_and_shrink_get_what_eager_steps_give(gpt2, quantizati
             engine.pool.memory[:, :, [*free, engine.pool.dummy_block]] = torch.nan
             engine.step()
         outputs.append([seq.output_ids for seq in seqs])
-        if "as_on_gpu" in settings:
+        if settings:
+            assert engine.runner.graphs is None
+        else:
             assert set(engine.runner.graphs.graphs) == {1, 2, 4, 8}
     assert outputs[0] == outputs[1]
 
 
 def test_three_sequences_in_four_rows_write_to_their_slots_and_to_the_dummy_block_alone(gpt2):
     seqs = requests(gpt2, (5, 8, 13))
-    engine = engine_for(gpt2, seqs, as_on_gpu=True)
+    engine = engine_for(gpt2, seqs)
     engine.step()
     engine.step()
     engine.pool.memory.copy_(torch.randn(engine.pool.memory.shape))
@@ -117,25 +113,6 @@ def test_three_sequences_in_four_rows_write_to_their_slots_and_to_the_dummy_bloc
     assert {tuple(at) for at in changed} == slots | {(engine.pool.dummy_block, 0)}
 
 
-def test_on_a_cpu_a_size_is_recorded_once_it_has_come_often_and_gets_no_padding_rows(gpt2):
-    seqs = requests(gpt2, (5, 8, 13), max_tokens=decode_graphs.RECORD_AFTER + 4)
-    engine = engine_for(gpt2, seqs)
-    rows = []
-    graphs = engine.runner.graphs
-    eager, engine.runner.graphs.step = graphs.step, lambda batch: rows.append(batch.num_rows) or eager(batch)
-    run(engine)
-    # The step before the last eager one is recorded: run once to warm up, once for the record.
-    assert set(graphs.graphs) == {3} and set(rows) == {3} and len(rows) == decode_graphs.RECORD_AFTER + 1
-    assert_right(gpt2, seqs)
-
-
-def test_eager_when_told_so(gpt2):
-    seqs = requests(gpt2, (5, 8), max_tokens=decode_graphs.RECORD_AFTER + 4)
-    engine = engine_for(gpt2, seqs, enforce_eager=True)
-    run(engine)
-    assert engine.runner.graphs is None and all(len(seq.output_ids) == decode_graphs.RECORD_AFTER + 4 for seq in seqs)
-
-
 @pytest.mark.parametrize("warm", [True, False])
 def test_a_step_that_cannot_be_captured_runs_as_it_is_and_a_warning_says_why(gpt2, warm, monkeypatch):
     tried = []
@@ -145,11 +122,11 @@ def test_a_step_that_cannot_be_captured_runs_as_it_is_and_a_warning_says_why(gpt
         raise RuntimeError("operation not permitted\nwhen stream is capturing")
 
     monkeypatch.setattr(decode_graphs, "capture", fail)
-    engine = engine_for(gpt2, [], as_on_gpu=True)
-    engine.runner.graphs.on_gpu = warm  # whose warm-up captures every size
+    engine = engine_for(gpt2, [])
     seqs = requests(gpt2, (5, 8, 13))
     with pytest.warns(UserWarning, match=r"without a graph where none is captured yet: operation not permitted$"):
-        engine.warm_up()
+        if warm:
+            engine.warm_up()
         for seq in seqs:
             engine.add(seq)
         run(engine)
@@ -158,8 +135,7 @@ def test_a_step_that_cannot_be_captured_runs_as_it_is_and_a_warning_says_why(gpt
 
 
 def test_a_warm_up_leaves_the_engine_as_it_was(gpt2):
-    engine = engine_for(gpt2, [], as_on_gpu=True)
-    engine.runner.graphs.on_gpu = True  # so every size is captured
+    engine = engine_for(gpt2, [])
     engine.warm_up()
     engine.blocks.check()
     assert engine.blocks.num_free == engine.blocks.num_blocks and not engine.has_work
@@ -169,22 +145,11 @@ def test_a_warm_up_leaves_the_engine_as_it_was(gpt2):
     assert_right(gpt2, [seq])
 
 
-def test_captures_are_of_the_sizes_that_batches_get_and_none_twice(gpt2):
-    engine = engine_for(gpt2, [], as_on_gpu=True)
-    graphs = engine.runner.graphs
-    graphs.capture_all(engine.blocks, (1, 3, 4))
-    first = dict(graphs.graphs)
-    assert set(first) == {1, 4}
-    graphs.capture_all(engine.blocks)
-    assert set(graphs.graphs) == {1, 2, 4, 8}
-    assert all(graphs.graphs[size] is graph for size, graph in first.items())
-
-
 def test_a_row_that_is_not_finite_is_told_of_by_a_graph_too(gpt2):
     """And nothing is appended to its sequence."""
     model = small_model()
     seqs = requests(model, (5, 8, 3))
-    engine = engine_for(model, seqs, as_on_gpu=True)
+    engine = engine_for(model, seqs)
     engine.step()
     engine.step()
     weight = model.ln_f.weight.clone()

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import gc
 import itertools
-from functools import lru_cache, partial
+from functools import partial
 from itertools import product
 
 import pytest
 import torch
-from devices import ByModule
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from oracles import assert_right, prompts_of, small_llama, small_model
 from small_engines import assert_empty, requests
 from small_engines import engine_of as any_engine
@@ -95,27 +92,6 @@ def test_chunks_and_preemption_change_no_token(model, num_blocks, budget, steps)
     assert_right(model, seqs[::2])
 
 
-def test_a_step_mixes_prompts_with_new_tokens(gpt2):
-    seqs = requests(gpt2, (5, 9, 2))
-    engine = engine_for(gpt2, seqs[:1])
-    engine.step()
-    for seq in seqs[1:]:
-        engine.add(seq)
-    step = engine.scheduler.schedule()
-    assert (step.seqs, step.num_new) == (seqs, [1, 9, 2])
-    run(engine)
-    assert_right(gpt2, seqs)
-
-
-def test_end_tokens_and_stop_tokens_end_a_sequence(gpt2):
-    prompt = prompts_of((4,), gpt2.config.vocab_size)[0]
-    [tokens] = reference_generate(gpt2, [prompt], 40)
-    other = next(token for token in tokens if token != tokens[0])
-    seq = Sequence(prompt, SamplingParams(max_tokens=40, ignore_eos=True, stop_token_ids=(other,)))
-    run(engine_for(gpt2, [seq]))
-    assert (seq.output_ids, seq.finish_reason) == (tokens[: tokens.index(other) + 1], "stop")
-
-
 class FailsAt(torch.overrides.TorchFunctionMode):
     """Raises at one call of torch's."""
 
@@ -147,28 +123,12 @@ def test_a_failed_step_is_made_again(gpt2, call):
     assert_right(gpt2, seqs)
 
 
-def test_logits_that_are_no_numbers_end_their_sequence_and_no_other(gpt2):
-    good, bad = requests(gpt2, (5, 6))
-    engine = engine_for(gpt2, [good, bad])
-    engine.step()
-    engine.pool.memory[:, :, engine.blocks.of(bad.seq_id)] = float("nan")
-    assert set(engine.step()) == {good, bad} and bad.seq_id not in engine.blocks
-    assert (bad.finish_reason, len(bad.output_ids)) == ("error", 1)
-    assert bad.error == f"logits must be finite to sample from them, sequence {bad.seq_id} has NaN or infinity"
-    run(engine)
-    assert_right(gpt2, [good, bad])
-
-
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({"num_blocks": 0}, "num_blocks"),
-        ({"block_size": 0}, "block_size"),
-        ({"max_num_seqs": 0}, "max_num_seqs"),
         ({"max_num_batched_tokens": 0}, "max_num_batched_tokens must be an integer of at least 1, got 0"),
         ({"max_num_batched_tokens": 2}, "max_num_batched_tokens=2 is less than a step of max_num_seqs=3 sequences may"),
         ({"scheduling_policy": "fifo"}, "scheduling_policy must be one of fcfs, shortest, longest_output, packed, "),
-        ({"max_model_len": 0}, "max_model_len"),
         ({"max_model_len": 10**6}, "max_model_len=1000000 .* at most"),
     ],
 )
@@ -205,38 +165,6 @@ def test_the_last_token_that_fits(gpt2):
     assert len(seq) == 17
 
 
-shared_model = lru_cache(small_model)
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=7),
-    outputs=st.lists(st.integers(1, 12), min_size=7, max_size=7),
-    late=st.integers(0, 6),
-    aborted=st.sets(st.integers(0, 6)),
-    places=st.integers(1, 4),
-    num_blocks=st.integers(6, 12),
-)
-def test_any_schedule(lengths, outputs, late, aborted, places, num_blocks):
-    """Requests that come late, end at other steps, are aborted: right tokens, books in order, no request lost."""
-    model = shared_model()
-    prompts = prompts_of(lengths, model.config.vocab_size)
-    seqs = [Sequence(prompt, greedy(n)) for prompt, n in zip(prompts, outputs, strict=False)]
-    engine = engine_for(model, seqs[:late], max_num_seqs=places, num_blocks=num_blocks)
-    coming, step = seqs[late:], 0
-    while engine.has_work or coming:
-        if coming:
-            engine.add(coming.pop(0))
-        engine.step()
-        for seq in (seqs[step],) if step in aborted and step < len(seqs) else ():
-            if seq not in coming and not seq.finish_reason:
-                engine.abort(seq)
-        step += 1
-        check(engine)
-    assert_empty(engine)
-    assert_right(model, seqs)
-
-
 @pytest.mark.slow
 def test_a_step_leaves_nothing_behind(gpt2):
     engine = engine_for(gpt2, requests(gpt2, (5, 8, 13)))
@@ -266,17 +194,6 @@ def test_what_no_sequence_wrote_is_never_read(gpt2, filled):
     engine.pool.memory.fill_(filled)
     run(engine)
     assert_right(gpt2, seqs)
-
-
-def test_a_step_writes_its_own_slots_alone(gpt2):
-    engine = engine_for(gpt2, requests(gpt2, (5, 8, 13)))
-    engine.step()
-    step = engine.scheduler.schedule()
-    before = engine.pool.memory.clone()
-    slots = engine.runner.prepare(step).slot_mapping.tolist()
-    engine.step()
-    changed = (engine.pool.memory != before).any(dim=(0, 1, 3, 5)).nonzero().tolist()  # [block, offset]
-    assert sorted(block * 8 + offset for block, offset in changed) == sorted(slots)
 
 
 def test_positions_are_the_numbers_of_cached_tokens(gpt2):
@@ -325,17 +242,3 @@ def test_as_a_stage_it_cuts_prompts_into_batches_that_a_step_has_room_for(gpt2, 
     tokens = stage.first_tokens(seqs)
     assert [sum(new) <= room for new in ran] == [True] * 3 and sum(ran, []) == [len(seq) for seq in seqs]
     assert [[token] for token in tokens] == reference_generate(gpt2, [seq.token_ids for seq in seqs], 1)
-
-
-def test_as_a_stage_it_replays_from_the_first_decode_step_on(gpt2):
-    """Half of a short race would else be eager: its median step then lies between two ways to run."""
-
-    class Recorded(EngineStage):
-        make_runner = ByModule
-
-    stage = Recorded(gpt2, num_blocks=8, block_size=8)
-    seqs = requests(gpt2, (3, 5), max_tokens=4)
-    for seq, token in zip(seqs, stage.first_tokens(seqs), strict=True):
-        seq.append(token)
-    stage.next_tokens(seqs)
-    assert list(stage.runner.graphs.graphs) == [2]

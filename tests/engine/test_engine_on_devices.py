@@ -88,10 +88,6 @@ class WithGraphs(EngineStage):
 
     make_runner = ByModule
 
-    def __init__(self, *args, **options):
-        super().__init__(*args, **options)
-        self.runner.graphs.sizes = sizes_up_to(self.max_num_seqs)
-
 
 @pytest.mark.parametrize("spec", ["tiny", "random:tiny-qwen2"])
 def test_a_graph_gives_an_eager_steps_tokens_and_writes_its_own_slots_alone(spec, device):

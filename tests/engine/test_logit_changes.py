@@ -11,6 +11,7 @@ from itertools import cycle
 import pytest
 import torch
 from changes_oracle import continued
+from devices import ByModule
 from oracles import prompts_of, small_llama, small_model
 from small_engines import assert_empty, engine_of
 from tiers import in_every_run
@@ -81,7 +82,6 @@ WAYS = {
         "speculative": {"method": "ngram", "num_tokens": 3, "prompt_lookup_min": 1},
         "num_blocks": 10,
     },
-    "eager": {"enforce_eager": True},
 }
 PROMPTS = prompts_of((5, 30, 13, 1, 21), VOCABULARY)
 
@@ -120,15 +120,6 @@ def test_every_change_does_something(wanted, small, name):
     assert wanted[name] != [continued(small, prompt, unchanged)[0] for prompt in PROMPTS[:3]]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", EVERY)
-def test_alone_and_in_a_batch_the_tokens_are_transformers(small, wanted, name):
-    params = asked(**EVERY[name])
-    for prompt, ids in zip(PROMPTS[:3], wanted[name], strict=True):
-        assert run(engine_of(small), [Sequence(prompt, params)]) == [ids]
-    assert run(engine_of(small), [Sequence(prompt, params) for prompt in PROMPTS[:3]]) == wanted[name]
-
-
 PAIRS = {f"{name}-{way}": (name, way) for name in EVERY for way in WAYS}
 # Each change on one way, in turn, and all changes together on each way; where drafts are accepted, too.
 PAIRS_DAILY = {
@@ -157,13 +148,12 @@ def test_on_every_way_beside_requests_that_change_nothing(small, wanted, plain, 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["all of them", "all of them, drawn", "repetition_penalty"])
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_in_the_compiled_step_and_in_recorded_ones(family, name):
-    """Long enough that graphs of the decode step are recorded and played back."""
+def test_in_the_compiled_step_and_in_graphs(family, name):
     model = small_model() if family == "gpt2" else small_llama("llama")
     params = asked(24, **EVERY[name])
     ids = [continued(model, prompt, params)[0] for prompt in PROMPTS[:3]]
     prepared = prepared_copy(model)
-    for engine, whole in ((engine_of(prepared), True), (engine_of(model), False)):
+    for engine, whole in ((engine_of(prepared), True), (engine_of(model, make_runner=ByModule), False)):
         assert (engine.runner.whole is not None) == whole
         seqs = [Sequence(prompt, params) for prompt in PROMPTS[:3]]
         other = Sequence(PROMPTS[3], asked(24))

@@ -121,27 +121,6 @@ def test_only_the_last_steps_are_kept_and_no_sequence_that_ended(small: GPT2):
     assert not engine.metrics.live
 
 
-def test_ctrl_c_behind_a_commit_leaves_nothing_for_ever(small: GPT2, monkeypatch):
-    """A sequence that its last token has ended, and whose step was never recorded."""
-    engine = engine_of(small)
-    commit = engine.scheduler.commit
-
-    def interrupted(*step):
-        commit(*step)
-        raise KeyboardInterrupt
-
-    going_on = engine.add(Sequence([2], PARAMS))
-    engine.add(Sequence([1], SamplingParams(max_tokens=1)))
-    monkeypatch.setattr(engine.scheduler, "commit", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        engine.step()
-    monkeypatch.setattr(engine.scheduler, "commit", commit)
-    added = engine.add(Sequence([3], PARAMS))
-    assert [*engine.metrics.live.values()] == [going_on, added]
-    run_out(engine)
-    assert going_on.has_ended and added.has_ended and not engine.metrics.live
-
-
 def test_an_output_has_its_requests_timestamps_named_as_in_vllm(small: GPT2):
     llm = LLM(small, block_size=4, max_num_seqs=4, num_kvcache_blocks=16)
     llm.engine.metrics.clock = Ticks()

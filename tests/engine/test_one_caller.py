@@ -81,16 +81,6 @@ def test_who_comes_second_is_refused_and_the_first_goes_on(small, prompts, wante
     assert next(stream).outputs[0].token_ids == wanted[0][:1], "a stream that was refused can be asked again"
 
 
-def test_threads_may_take_turns(small, prompts, wanted):
-    llm = llm_of(small, async_scheduling=True)
-    for _ in range(3):
-        outputs = []
-        thread = threading.Thread(target=lambda: outputs.extend(llm.generate(prompts, params(9), False)))  # noqa: B023
-        thread.start()
-        thread.join()
-        assert [output.outputs[0].token_ids for output in outputs] == wanted
-
-
 def test_a_call_from_inside_a_call_is_refused(small, prompts, wanted):
     """A policy, say, that asks the LLM which it serves."""
     llm, heard = llm_of(small, async_scheduling=False), []
@@ -129,19 +119,6 @@ def test_an_engine_without_an_llm_guards_itself(small, prompts):
 
     engine.scheduler.schedule = asks
     assert list(drive(engine)) and not engine.has_work
-
-
-def test_streams_and_calls_inside_each_other_s_loops(small, prompts, wanted):
-    llm = llm_of(small, async_scheduling=True)
-    seen = {}
-    for outer in llm.stream(prompts[:2], params(9)):
-        for inner in llm.stream([prompts[2]], params(2)):
-            seen[2] = inner.outputs[0].token_ids
-        [output] = llm.generate([prompts[3]], params(2), use_tqdm=False)
-        assert output.outputs[0].token_ids == wanted[3][:2] and seen[2] == wanted[2][:2]
-        seen[prompts.index(outer.prompt_token_ids)] = outer.outputs[0].token_ids
-    assert [seen[0], seen[1]] == wanted[:2]
-    assert_whole(llm, prompts, wanted, "")
 
 
 def test_a_call_that_fails_lets_the_next_one_in():

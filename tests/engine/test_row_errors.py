@@ -59,9 +59,7 @@ def test_a_prompt_with_poison_ends_alone_and_its_blocks_are_not_kept(small, pois
     bad = [*prompts[4][:at], POISON, *prompts[4][at + 1 :]]
     twin = [*bad, 1, 2]
     wanted = reference_generate(small, [*prompts, bad, twin], 12)
-    engine = engine_of(
-        small, async_scheduling=async_scheduling, **settings | {"enforce_eager": True}
-    )  # a graph would keep the poison
+    engine = engine_of(small, async_scheduling=async_scheduling, **settings)
     begin()
     first, second, *others = run(engine, [bad, twin, *prompts])
     for seq in (first, second):
@@ -82,7 +80,7 @@ def test_a_sequence_that_fails_later_keeps_its_tokens_and_others_take_its_prompt
 ):
     prompts = healthy(small)
     wanted = reference_generate(small, prompts, 12)
-    engine = engine_of(small, async_scheduling=async_scheduling, enforce_eager=True)
+    engine = engine_of(small, async_scheduling=async_scheduling)
     forward, launch, failing, launched = engine.runner.forward, engine.runner.launch, [], deque()
 
     def forward_and_fail(batch):

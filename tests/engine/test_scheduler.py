@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import pytest
-from at_line import AtLine
 from fake_engine import FakeEngine, continuation, request
 
-from roseinfer.engine import scheduler
 from roseinfer.engine.policies import POLICIES, Policy, policy_for
 from roseinfer.sequence import SamplingParams, Sequence
 
@@ -259,29 +255,6 @@ def test_abort_in_every_state(state):
         assert (seq.finish_reason, seq.output_ids, seq.num_cached_tokens) == ("abort", made, 0)
     with pytest.raises(ValueError, match="neither waits nor runs here"):
         engine.scheduler.abort(seq)
-    engine.run_out()
-
-
-@pytest.mark.parametrize("number", range(1, 60))
-def test_ctrl_c_anywhere_in_a_step_leaves_what_can_be_aborted(number):
-    """Before any line of the scheduler's; after it all that wait and run are aborted, and others go on."""
-    engine = FakeEngine(num_blocks=12, max_num_seqs=3, budget=9)
-    seqs = [request(prompt_of(9) + [i], 4) for i in range(4)]
-    engine.add(*seqs[:2])
-    engine.step()
-    engine.add(*seqs[2:])
-
-    def interrupt():
-        raise KeyboardInterrupt
-
-    with suppress(KeyboardInterrupt), AtLine(number, interrupt, {scheduler.__file__}):
-        engine.step()
-    for seq in seqs:
-        if seq in engine.scheduler:
-            engine.scheduler.abort(seq)
-    assert not engine.scheduler.has_work and engine.blocks.num_free == 12
-    engine.blocks.check()
-    engine.add(request(prompt_of(9), 2))
     engine.run_out()
 
 

@@ -1,28 +1,21 @@
-"""prepare_weights: the same tokens, fewer bytes, nothing held twice, and a fallback where there is nothing to gain."""
+"""prepare_weights: the same tokens, fewer bytes, nothing held twice."""
 
 from __future__ import annotations
 
 import tracemalloc
 import weakref
-from random import Random
-from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from course.contract.small_models import prompts_of, small_llama, small_model
-from roseinfer.kernels.onednn import packs
-from roseinfer.llm.llm import LLM
 from roseinfer.models import load_model, load_tokenizer, weights
-from roseinfer.models.linear import Int4Linear, Int8Linear, PackedLinear, TiledLinear, padded_rows
-from roseinfer.models.weights import LAYOUTS, held_bytes, prepare_weights, prepared_copy, weight_bytes
-from roseinfer.planning.sizes import PlannedEngine
+from roseinfer.models.linear import Int4Linear, Int8Linear, MatrixInTiles, TiledLinear
+from roseinfer.models.weights import held_bytes, prepare_weights, prepared_copy, weight_bytes
 from roseinfer.profiling.floors import decode_floor
-from roseinfer.reference import reference_generate, reference_logits
-from roseinfer.sequence import SamplingParams
+from roseinfer.reference import reference_logits
 
 MODELS = {
     "tiny": lambda: load_model("tiny"),
@@ -31,34 +24,11 @@ MODELS = {
     "qwen2": lambda: small_llama("qwen2"),
     "untied": lambda: small_llama("qwen3", tie_embeddings=False),
 }
-MIXED = (1, 5, 17, 40)
 TEXT = "The with statement is used to wrap the execution of a block with methods defined by a context manager. " * 3
-needs_packed_float16 = pytest.mark.skipif(not packs(torch.float16), reason="this CPU or torch packs no float16")
-needs_packing = pytest.mark.skipif(not packs(torch.float32), reason="this CPU or this torch packs no matrices")
 
 
 def linears(model: nn.Module) -> list[nn.Module]:
-    return [module for module in model.modules() if isinstance(module, (nn.Linear, *LAYOUTS))]
-
-
-@pytest.fixture
-def no_private_ops(monkeypatch):
-    """A torch without the ops that pack."""
-    monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace())
-    packs.cache_clear()
-    yield
-    packs.cache_clear()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
-def test_rearranged_matrices_give_the_same_tokens(name):
-    model = MODELS[name]()
-    prompts = prompts_of(MIXED, model.config.vocab_size)
-    before = reference_generate(model, prompts, 12)
-    prepare_weights(model)
-    assert all(isinstance(module, TiledLinear) for module in linears(model)) and model.lm_head is not None
-    assert reference_generate(model, prompts, 12) == before
+    return [module for module in model.modules() if isinstance(module, (nn.Linear, MatrixInTiles))]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -70,57 +40,6 @@ def test_rearranged_and_plain_logits_agree_for_one_row_and_for_many(name):
         torch.testing.assert_close(
             reference_logits(prepared, prompt), reference_logits(plain, prompt), rtol=1e-3, atol=1e-3
         )
-
-
-def test_row_counts_are_few_and_padding_is_little():
-    some = {1: 1, 15: 15, 16: 16, 17: 18, 32: 32, 33: 36, 36: 36, 64: 64, 65: 72, 127: 128, 1000: 1024, 1024: 1024}
-    assert {n: padded_rows(n) for n in some} == some
-    for n in range(1, 5000):
-        assert padded_rows(padded_rows(n)) == padded_rows(n) >= n > 8 * padded_rows(n) / 9 - 1e-9
-    assert len({padded_rows(n) for n in range(1, 1025)}) == 64
-
-
-@needs_packing
-@pytest.mark.parametrize("gelu", [False, True])
-def test_a_row_s_product_does_not_depend_on_padding(gelu):
-    layer = PackedLinear(torch.randn(24, 40), torch.randn(24))
-    layer.gelu = gelu
-    x = torch.randn(padded_rows(70), 40)
-    for num_rows in range(1, len(x) + 1):
-        torch.testing.assert_close(layer(x[:num_rows]), layer(x)[:num_rows], rtol=1e-5, atol=1e-5)
-
-
-class RowCounts(TorchDispatchMode):
-    """Rows of x in each product in oneDNN's layout, with the shape of the matrix."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: set[tuple[int, torch.Size]] = set()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.name() == "mkldnn::_linear_pointwise":
-            self.seen.add((len(args[0]), args[1].shape))
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.slow
-@needs_packed_float16
-def test_products_meet_few_row_counts_whatever_the_requests():
-    """What oneDNN keeps in memory is one product for each: a thousand requests, of all lengths, in batches of all sizes
-    give no more of them than the sizes say."""
-    llm = LLM("tiny", device="cpu", dtype="float16", num_kvcache_blocks=99, block_size=16)
-    rng, steps = Random(0), set()
-    launch = llm.engine.runner.launch
-    llm.engine.runner.launch = lambda step: (steps.add(sum(step.num_new)), launch(step))
-    with RowCounts() as counts:
-        for _ in range(40):
-            prompts = [[rng.randrange(2000)] * rng.randint(1, 40) for _ in range(rng.randint(1, 50))]
-            params = [SamplingParams(max_tokens=rng.randint(1, 3)) for _ in prompts]
-            llm.generate(prompts, params, use_tqdm=False)
-    most = PlannedEngine(model="tiny", num_blocks=99, device="cpu", dtype="float16").sizes().num_row_counts
-    rows, shapes = {n for n, _ in counts.seen}, {shape for _, shape in counts.seen}
-    assert 32 < len(rows) <= most == 64 and rows == {padded_rows(n) for n in rows}
-    assert len(steps) > 64 and len(counts.seen) <= most * len(shapes)
 
 
 @pytest.mark.slow
@@ -137,47 +56,6 @@ def test_the_text_of_tiny_hardly_changes(dtype, quantization, most):
     assert logits.dtype == dtype
     kl = F.kl_div(logits.float().log_softmax(-1), exact, log_target=True, reduction="batchmean")
     assert kl < most
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
-def test_quantized_logits_are_close(name):
-    plain, prepared = MODELS[name](), MODELS[name]()
-    prepare_weights(prepared, "int8")
-    assert all(isinstance(module, Int8Linear) for module in linears(prepared))
-    x = torch.randn(9, plain.config.hidden_size, generator=torch.Generator().manual_seed(0))
-    expected = plain.logits(x)
-    torch.testing.assert_close(prepared.logits(x), expected, rtol=0, atol=0.06 * float(expected.std()))
-
-
-SHAPES = [(1, 1), (3, 5), (97, 31), (130, 33), (256, 192)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
-@pytest.mark.parametrize(
-    ("layer", "shape"),
-    [(layer, shape) for layer in (TiledLinear, PackedLinear, Int8Linear) for shape in SHAPES]
-    + [(Int4Linear, shape) for shape in [(1, 64), (97, 128), (256, 192)]],
-    ids=str,
-)
-def test_every_shape(layer, shape, bias):
-    torch.manual_seed(0)
-    plain = nn.Linear(shape[1], shape[0], bias=bias)
-    prepared = layer(plain.weight, plain.bias)
-    for count in (1, 4, 7, 65):
-        x = torch.randn(count, 2 * shape[1])[:, ::2]  # rows with gaps, as a cut of a larger tensor has them
-        out, expected = prepared(x), plain(x).detach()
-        close = {Int8Linear: 0.02 * float(expected.abs().max()), Int4Linear: 0.2}.get(layer, 1e-5)
-        torch.testing.assert_close(out, expected, rtol=0, atol=close)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("layer", [Int8Linear, Int4Linear])
-def test_a_row_of_zeros_stays_zero(layer):
-    weight = torch.randn(4, 64)
-    weight[2] = 0
-    assert (layer(weight, None)(torch.randn(3, 64))[:, 2] == 0).all()
 
 
 @pytest.mark.parametrize("quantization", [None, "int8", "int4"])
@@ -228,14 +106,12 @@ def test_bytes_of_a_plain_model_are_those_of_the_floor(name):
     [
         (torch.float32, None),
         (torch.bfloat16, None),
-        pytest.param(torch.float16, None, marks=needs_packed_float16),
         (torch.float32, "int8"),
         (torch.bfloat16, "int8"),
         (torch.float32, "int4"),
     ],
 )
 def test_bytes_of_every_layout(dtype, quantization):
-    """In float16 matrices are oneDNN's, and biases keep their dtype."""
     config = load_model("tiny").config
     c, layers, vocab, positions = config.hidden_size, config.num_layers, config.vocab_size, config.max_model_len
     assert (c, layers, vocab) == (192, 4, 2_048), "multiples of 64: nothing is padded"
@@ -246,7 +122,7 @@ def test_bytes_of_every_layout(dtype, quantization):
         "int8": matrices + 4 * (layers * 9 * c + vocab),  # a scale for each row
         "int4": matrices // 2 + 2 * (matrices // 64),
     }[quantization]
-    expected = bytes_of_matrices + (2 if dtype == torch.float16 else 4) * biases + dtype.itemsize * norms
+    expected = bytes_of_matrices + 4 * biases + dtype.itemsize * norms
     model = load_model("tiny", dtype=dtype)
     before = held_bytes(model)
     prepare_weights(model, quantization)
@@ -256,40 +132,10 @@ def test_bytes_of_every_layout(dtype, quantization):
     assert before == (matrices + biases + norms + positions * c) * dtype.itemsize
 
 
-def test_without_the_private_ops_the_matrices_stay_and_the_user_is_told_once(no_private_ops):
+def test_float16_keeps_its_rows():
     model = load_model("tiny", dtype=torch.float16)
-    with pytest.warns(UserWarning, match="not packed, and steps take longer") as told:
-        prepare_weights(model)
-        assert not packs(torch.float16)
-    assert len(told) == 1
+    prepare_weights(model)
     assert all(type(module) is nn.Linear for module in linears(model)) and model.lm_head is None
-    assert all(isinstance(block.mlp.act, nn.GELU) for block in model.h)
-    fresh = load_model("tiny", dtype=torch.float16)
-    assert torch.equal(reference_logits(model, [1, 2, 3]), reference_logits(fresh, [1, 2, 3]))
-
-
-@pytest.mark.parametrize(("quantization", "layout"), [(None, TiledLinear), ("int8", Int8Linear), ("int4", Int4Linear)])
-def test_the_library_s_own_layouts_need_no_private_op(quantization, layout, no_private_ops):
-    model = load_model("tiny")
-    prepare_weights(model, quantization)
-    assert all(isinstance(module, layout) for module in linears(model))
-    assert reference_logits(model, [1, 2, 3]).isfinite().all()
-
-
-@pytest.mark.parametrize("fault", [RuntimeError("bf16 path needs the cpu support avx512"), NotImplementedError("no")])
-def test_ops_that_refuse_are_not_used(monkeypatch, fault):
-    def refuse(*args):
-        raise fault
-
-    monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace(_reorder_linear_weight=refuse))
-    assert not packs.__wrapped__(torch.bfloat16)
-
-
-def test_ops_that_are_wrong_are_not_used(monkeypatch):
-    """No such machine is known; but these ops promise nothing."""
-    ops = SimpleNamespace(_reorder_linear_weight=lambda w, rows: w, _linear_pointwise=lambda x, w, b, *rest: x @ w.T)
-    monkeypatch.setattr(torch.ops, "mkldnn", ops)
-    assert not packs.__wrapped__(torch.float32)
 
 
 @pytest.mark.parametrize("value", ["int2", "INT8", "", 8, True])
@@ -329,7 +175,7 @@ def test_a_gpu_keeps_its_rows_and_refuses_fewer_bits():
 def test_a_prepared_copy_leaves_the_model_as_it_was(tiny):
     before = {name: (p.data_ptr(), p.clone()) for name, p in tiny.named_parameters()}
     copy = prepared_copy(tiny)
-    assert any(isinstance(module, LAYOUTS) for module in copy.modules())
+    assert any(isinstance(module, MatrixInTiles) for module in copy.modules())
     assert copy.token_embedding.weight.data_ptr() == tiny.token_embedding.weight.data_ptr()
     after = dict(tiny.named_parameters())
     assert after.keys() == before.keys()

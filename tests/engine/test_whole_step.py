@@ -39,7 +39,7 @@ def widened(model: Model) -> Model:
 def pair(model: Model, quantization: str | None = None) -> tuple[Engine, Engine]:
     """The same prepared model twice: in one call, and module by module."""
     prepared = prepared_copy(model, quantization)
-    whole, modules = (engine_of(prepared, max_num_batched_tokens=16, enforce_eager=True) for _ in range(2))
+    whole, modules = (engine_of(prepared, max_num_batched_tokens=16) for _ in range(2))
     assert whole.runner.whole is not None
     modules.runner.whole = None
     return whole, modules
@@ -112,7 +112,7 @@ def logits_by_length(engine: Engine, num_beside: int) -> torch.Tensor:
 def test_logits_are_the_same_bits_whatever_the_batch_the_chunks_and_the_drafts(name, quantization):
     """With fewer bits a last bit that differs may round a value of x the other way, and then a token differs."""
     model = prepared_copy(widened(MODELS[name]()), quantization)
-    alone = logits_by_length(engine_of(model, enforce_eager=True), 0)
+    alone = logits_by_length(engine_of(model), 0)
     for num_beside, settings in (
         (3, {}),
         (0, {"max_num_batched_tokens": 5}),

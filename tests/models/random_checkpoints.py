@@ -1,20 +1,14 @@
 """Random checkpoints of every family, as transformers saves them, with settings in config.json that may change the
 numbers: each is loaded and answers as transformers does, or is refused.
-
-    python tests/models/random_checkpoints.py 0 300
 """
 
 from __future__ import annotations
 
 import json
 import random
-import sys
-import tempfile
-from collections import Counter
 from pathlib import Path
 
 import torch
-import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from roseinfer.llm.llm import LLM
@@ -187,27 +181,3 @@ def _is_a_tie(hf: PreTrainedModel, prompt: list[int], ours: list[int], theirs: l
     with torch.no_grad():
         logits = hf(torch.tensor([prompt + ours[:at]])).logits[0, -1]
     return float((logits[ours[at]] - logits[theirs[at]]).abs()) < 1e-5 * float(logits.abs().max())
-
-
-def main(first: int, last: int) -> None:
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    found: Counter[str] = Counter()
-    for seed in range(first, last):
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                result = outcome(seed, Path(folder))
-            except AssertionError as e:
-                result = "different"
-                print(f"different: {e}")
-            except Exception as e:  # transformers fails: the checkpoint should be refused
-                result = "an error"
-                print(f"an error: {seed} {type(e).__name__}: {' '.join(str(e).split())[:160]}")
-        tokens = result.removesuffix(" equal")
-        found["equal models" if tokens.isdecimal() else result] += 1
-        found["equal tokens"] += int(tokens) if tokens.isdecimal() else 0
-    print(dict(found))
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,4 +1,4 @@
-"""Random checkpoints of every family answer as transformers does, or are refused; random_checkpoints.py runs more."""
+"""Random checkpoints of every family answer as transformers does, or are refused."""
 
 from __future__ import annotations
 

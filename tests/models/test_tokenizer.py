@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import json
-import re
-import warnings
 from pathlib import Path
 
 import pytest
-from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Tokenizer, processors
 from tokenizers_of_all_kinds import KINDS, TEXTS, tokenizer_of
 
-from roseinfer.models import ModelLoadError, load_tokenizer, pretrained_tokenizer
+from roseinfer.models import ModelLoadError, load_tokenizer
 
 PROMPTS = [*TEXTS, "None", " a  new day\n", "a", "é", "[UNK] a new newer day.", "<s>a</s> <|end|> né <tool>", "12.5"]
 
@@ -164,130 +161,3 @@ def test_a_folder_without_a_tokenizer_is_one_error(tmp_path, files, message):
     with pytest.raises(ModelLoadError, match=message) as raised:
         load_tokenizer(str(tmp_path))
     assert "\n" not in str(raised.value)
-
-
-# Classes of transformers that cut texts by rules of their own
-
-
-def warnings_of(folder: Path) -> list[str]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        load_tokenizer(str(folder))
-    return [str(one.message) for one in caught if "tokenizer.json" in str(one.message)]
-
-
-OTHER_RULES = [  # tokenizer.json's own rules are others than those of the class
-    ("byte-level", "Qwen2Tokenizer", "qwen2"),
-    ("byte-level", "Qwen2Tokenizer", "qwen3"),
-    ("digits", "GPT2Tokenizer", "llama"),
-    ("digits", "GPT2Tokenizer", "gpt2"),
-    ("llama", "LlamaTokenizer", "llama"),
-]
-
-
-def of_kind(kind: str) -> Tokenizer:
-    """digits: a byte-level tokenizer that takes numbers apart, digit by digit."""
-    tokenizer = copy_of("byte-level" if kind == "digits" else kind)
-    if kind == "digits":
-        tokenizer.train_from_iterator(
-            ["12345 12345 12345"] * 3,
-            trainers.BpeTrainer(show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()),
-        )
-        apart = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(apart)
-    return tokenizer
-
-
-@pytest.mark.parametrize(("kind", "class_name", "model_type"), OTHER_RULES)
-def test_other_rules_than_those_of_tokenizer_json_are_a_warning(tmp_path, kind, class_name, model_type):
-    folder = written(tmp_path / "folder", of_kind(kind), {"tokenizer_class": class_name}, model_type)
-    [message] = warnings_of(folder)
-    found = re.fullmatch(
-        rf"{folder}: transformers' {class_name} cuts texts by its own rules, not by those of tokenizer\.json: "
-        r"in (.*) it finds (\[.*\]), and the file (\[.*\])\. A model that was trained with the file may answer worse\. "
-        r"To use the file's rules, copy the tokenizer's files into a folder without config\.json, set "
-        r'"tokenizer_class": "TokenizersBackend" in its tokenizer_config\.json, and give that folder as tokenizer',
-        message,
-    )
-    text, theirs, own = map(ast.literal_eval, found.groups())
-    assert theirs != own
-    file = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    for tokenizer, tokens in ((load_tokenizer(str(folder)), theirs), (file, own)):
-        assert " ".join(tokens) in " ".join(tokenizer.encode(text, add_special_tokens=False).tokens)
-
-
-@pytest.mark.parametrize(("kind", "class_name", "model_type"), OTHER_RULES)
-def test_the_way_out_that_the_warning_names_gives_the_files_own_tokens(tmp_path, kind, class_name, model_type):
-    config = {"tokenizer_class": class_name, "chat_template": "{{ messages }}"}
-    folder = written(tmp_path / "folder", of_kind(kind), config, model_type)
-    assert warnings_of(folder)
-    (folder / "config.json").unlink()
-    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"tokenizer_class": "TokenizersBackend"}))
-    assert not warnings_of(folder)
-    assert pretrained_tokenizer(str(folder)).chat_template == config["chat_template"]
-    file, ours = Tokenizer.from_file(str(folder / "tokenizer.json")), load_tokenizer(str(folder))
-    assert all(file.encode(text).ids == ours.encode(text).ids for text in PROMPTS)
-
-
-@pytest.mark.parametrize("legacy", [False, True])
-@pytest.mark.parametrize("scheme", ["always", "first", "never"])
-def test_another_space_after_a_special_token_is_a_warning(tmp_path, scheme, legacy):
-    """A conversation has such a token before each message."""
-    tokenizer = copy_of("llama")
-    tokenizer.normalizer = normalizers.Sequence([])
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
-    config = {"tokenizer_class": "LlamaTokenizer", "legacy": legacy} | PIECES
-    folder = written(tmp_path / "folder", tokenizer, config, "llama")
-    file, ours = Tokenizer.from_file(str(folder / "tokenizer.json")), load_tokenizer(str(folder))
-    texts = ["new", "<s>new</s>new"]
-    ids = [[one.encode(text, add_special_tokens=False).ids for text in texts] for one in (file, ours)]
-    assert bool(warnings_of(folder)) == (ids[0] != ids[1]) == (scheme != ("always" if legacy else "first"))
-
-
-@pytest.mark.parametrize(
-    ("kind", "class_name"),
-    [("byte-level", "Qwen2Tokenizer"), ("byte-level", "GPT2Tokenizer"), ("llama", "LlamaTokenizer")],
-)
-def test_a_file_with_the_rules_of_its_class_is_no_warning(tmp_path, kind, class_name):
-    import transformers
-
-    model = json.loads(copy_of(kind).to_str())["model"]
-    merges = [tuple(pair) for pair in model["merges"]]
-    getattr(transformers, class_name)(vocab=model["vocab"], merges=merges).save_pretrained(tmp_path / "folder")
-    assert json.loads((tmp_path / "folder" / "tokenizer_config.json").read_text())["tokenizer_class"] == class_name
-    assert not warnings_of(tmp_path / "folder")
-
-
-def test_qwens_own_file_is_no_warning(tmp_path):
-    """The file on the hub differs from one that transformers saves, but only in what changes no token."""
-    tokenizer = copy_of("byte-level")
-    words = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
-    rule = words + r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-    tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(rule), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False),
-        ]
-    )
-    config = {"tokenizer_class": "Qwen2Tokenizer", "add_prefix_space": False} | BYTE_LEVEL
-    assert not warnings_of(written(tmp_path / "folder", tokenizer, config, "qwen2"))
-
-
-MISTRAL = {"mistral": ("llama", {"tokenizer_class": "LlamaTokenizer"} | PIECES, "mistral")}  # the file's own rules
-
-
-@pytest.mark.parametrize("case", CONFIGS | MISTRAL)
-def test_a_warning_is_given_exactly_if_texts_become_other_tokens(tmp_path, case):
-    kind, config, model_type = (CONFIGS | MISTRAL)[case]
-    folder = written(tmp_path / "folder", copy_of(kind), config, model_type)
-    file, ours = Tokenizer.from_file(str(folder / "tokenizer.json")), load_tokenizer(str(folder))
-    texts = [" a  new day\n", "def f(x):\n    return x\n\n", "isn't 12.5", "e\u0301"]
-    ids = [[one.encode(text, add_special_tokens=False).ids for text in texts] for one in (file, ours)]
-    assert bool(warnings_of(folder)) == (ids[0] != ids[1])
-
-
-def test_the_bundled_tokenizer_is_no_warning():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        load_tokenizer("tiny")

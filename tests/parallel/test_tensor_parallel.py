@@ -53,7 +53,7 @@ def test_greedy_tokens_are_those_of_the_reference_and_of_transformers(pair: tupl
 
 def test_no_step_computes_a_layer_without_its_sum_over_ranks(pair: tuple[LLM, LLM, Model]) -> None:
     runner = pair[0].engine.runner
-    assert runner.whole_step() is None and runner.fused_step() is None
+    assert runner.whole is None and runner.fused is None
 
 
 def test_a_small_pool_preempts_and_tokens_stay(pair: tuple[LLM, LLM, Model]) -> None:

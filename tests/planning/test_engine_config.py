@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, fields, replace
+from dataclasses import FrozenInstanceError, fields
 
 import pytest
 import torch
@@ -37,9 +37,7 @@ def no_memory_known(monkeypatch: pytest.MonkeyPatch) -> None:
     ("wrong", "nearest"),
     [
         ("max_num_blocks", "num_blocks"),  # the field of the post's benchmark script
-        ("num_gpu_blocks", "num_blocks"),
         ("blocksize", "block_size"),
-        ("max_seqs", "max_num_seqs"),
         ("Dtype", "dtype"),
     ],
 )
@@ -47,19 +45,6 @@ def test_a_misspelt_field_is_refused_with_the_nearest(wrong: str, nearest: str):
     with pytest.raises(ValueError) as caught:
         PlannedEngine(model="tiny", **{wrong: 2048})
     assert str(caught.value) == f"PlannedEngine has no argument {wrong!r} (nearest: {nearest}), allowed: {FIELDS}"
-
-
-def test_a_field_that_is_near_to_none_lists_them_all():
-    with pytest.raises(ValueError) as caught:
-        PlannedEngine(**GPT2_SMALL, xyz=1)
-    assert str(caught.value) == f"PlannedEngine has no argument 'xyz', allowed: {FIELDS}"
-
-
-def test_replace_refuses_a_misspelt_field_too():
-    config = PlannedEngine(**GPT2_SMALL)
-    assert replace(config, block_size=16).block_size == 16
-    with pytest.raises(ValueError, match=r"no argument 'block_sizes' \(nearest: block_size\)"):
-        replace(config, block_sizes=16)
 
 
 def test_a_missing_field_is_named():
@@ -82,16 +67,13 @@ def test_fields_are_given_by_name_and_stay():
     ("wrong", "message"),
     [
         ({"model": ""}, "model must be a spec"),
-        ({"model": None}, "model must be a spec .* got None"),
         ({"num_blocks": 0}, "num_blocks must be an integer of at least 1, got 0"),
-        ({"num_blocks": True}, "num_blocks must be an integer of at least 1, got True"),
         ({"block_size": 16.0}, "block_size must be an integer of at least 1, got 16.0"),
         ({"max_num_seqs": "64"}, "max_num_seqs must be an integer of at least 1, got '64'"),
         ({"max_model_len": 0}, "max_model_len must be an integer of at least 1, got 0"),
         ({"dtype": "bf16"}, "dtype must be one of float32, float16, bfloat16, got 'bf16'"),
         ({"dtype": torch.float16}, "dtype must be one of .* got torch.float16"),
         ({"dtype": "int8"}, "dtype must be one of .*, got 'int8': 8-bit weights are quantization='int8'"),
-        ({"dtype": "int4"}, "dtype must be one of .*, got 'int4': 4-bit weights are quantization='int4'"),
         ({"quantization": "awq"}, "quantization must be one of None, 'int8', 'int4', got 'awq'"),
         ({"quantization": "int8", "device": "cuda"}, "quantization='int8' runs on a CPU, and the model is on 'cuda'"),
         ({"block_size": 48, "device": "cuda"}, "block_size must be a power of two on a GPU, got 48"),
@@ -156,17 +138,14 @@ def test_the_command_says_when_it_does_not_fit(capsys, monkeypatch: pytest.Monke
     ("arguments", "message"),
     [
         ("--max-num-blocks 2048", f"unknown argument '--max-num-blocks' (nearest: --num-blocks), {FLAGS}"),
-        ("--model tiny --num-block=2048", f"unknown argument '--num-block' (nearest: --num-blocks), {FLAGS}"),
         ("--model tiny", "missing: --num-blocks"),
-        (f"{SMALL_RUN} --block-size 0", "--block-size must be an integer of at least 1, got 0"),
         (
             f"{SMALL_RUN} --max-model-len 4096",
             "--max-model-len 4096 is more positions than random:gpt2 has, allowed: at most 1024",
         ),
         ("--model ./nowhere --num-blocks 1", "no such folder: './nowhere'"),
-        ("--model tiny --num-blocks many", "--num-blocks: must be an integer, got 'many'"),
     ],
-    ids=["misspelt", "shortened", "missing", "zero", "too-long", "no-folder", "no-integer"],
+    ids=["misspelt", "missing", "too-long", "no-folder"],
 )
 def test_a_bad_argument_is_one_line_and_exit_2(capsys, arguments: str, message: str):
     assert main(arguments.split()) == 2

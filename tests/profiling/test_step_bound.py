@@ -7,7 +7,8 @@ import torch
 from oracles import small_model
 
 from roseinfer.models import load_model
-from roseinfer.models.weights import LAYOUTS, prepared_copy
+from roseinfer.models.linear import MatrixInTiles
+from roseinfer.models.weights import prepared_copy
 from roseinfer.profiling import Machine, decode_floor
 from roseinfer.profiling import step_bound as module
 from roseinfer.profiling.step_bound import products_seconds, step_bound
@@ -74,7 +75,7 @@ def test_the_products_are_those_of_a_decode_step(spec, monkeypatch):
 def test_the_products_of_a_prepared_model_are_all_there(quantization, monkeypatch):
     """They are counted in any layout that prepare_weights chooses; without a layer, a step would seem host-bound."""
     loaded = load_model("tiny")
-    assert called_by(prepared_copy(loaded, quantization), loaded, (*LAYOUTS, torch.nn.Linear), monkeypatch) == 17
+    assert called_by(prepared_copy(loaded, quantization), loaded, (MatrixInTiles, torch.nn.Linear), monkeypatch) == 17
 
 
 def test_the_products_of_a_stage_are_those_of_its_own_layers(monkeypatch):

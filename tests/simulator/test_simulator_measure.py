@@ -8,8 +8,6 @@ from collections import Counter
 import pytest
 from clocks import StepClock
 
-from roseinfer.arrivals import at_once
-from roseinfer.engine import decode_graphs
 from roseinfer.models import load_model
 from roseinfer.simulator import EngineSetting, StepSample, fit, measure, step_samples, validate
 
@@ -32,6 +30,7 @@ def step_clock(monkeypatch):
         return engine
 
     monkeypatch.setattr(measure, "real_engine", built)
+    monkeypatch.setattr("roseinfer.simulator.validation.real_engine", built)
     return clock
 
 
@@ -86,44 +85,3 @@ def test_a_prediction_that_is_off_says_so(model, step_clock, monkeypatch):
     setting = EngineSetting(num_blocks=64, max_num_seqs=4, max_model_len=512)
     found = validate(model, setting, "here", num_requests=4, output_lens=(1, 9), repeats=1, clock=step_clock)
     assert found.worst_error == pytest.approx(1) and "NOT within 15%" in found.text()
-
-
-def num_graphs(engine):
-    return len(engine.runner.graphs.graphs)
-
-
-def test_a_warm_engine_captures_no_graph_while_it_serves(model):
-    setting = EngineSetting(num_blocks=16, max_num_seqs=3, max_model_len=256)
-    engine = measure.warm_engine(model, setting)
-    assert num_graphs(engine) == 3
-    run = measure.real_run(engine, at_once(6, prompt_lens=(1, 9), output_lens=(20, 40)))
-    assert num_graphs(engine) == 3 and all(r.times.has_ended for r in run.requests)
-    engine.blocks.check()
-
-
-def test_a_cost_is_fitted_to_steps_that_are_replayed(model):
-    """As those are that it stands for, once an engine has served for a while. No step captures a graph."""
-    steps = measure.StepMeasure(model, 4, 64, lambda: 0.0)
-    engines = {id(engine): engine for engine, *_ in steps.runs}.values()
-    captured = [dict(engine.runner.graphs.graphs) for engine in engines]
-    steps.round(0, measure.Random(0))
-    assert [engine.runner.graphs.graphs for engine in engines] == captured
-    assert not any(sum(engine.runner.graphs._times_seen.values()) for engine in engines), "a decode step was eager"
-    assert all(captured)
-
-
-def test_runs_that_a_simulation_is_held_to_capture_no_graph(model, monkeypatch):
-    """Each size of batch was captured before them."""
-    captured, run = [], measure.real_run
-
-    def watched(engine, arrivals, *arguments):
-        before = num_graphs(engine)
-        result = run(engine, arrivals, *arguments)
-        captured.append(num_graphs(engine) - before)
-        return result
-
-    monkeypatch.setattr(decode_graphs, "RECORD_AFTER", 1)
-    monkeypatch.setattr("roseinfer.simulator.validation.real_run", watched)
-    setting = EngineSetting(num_blocks=64, max_num_seqs=4, max_model_len=512)
-    validate(model, setting, "here", num_requests=6, prompt_lens=(1, 9), output_lens=(1, 9), repeats=2)
-    assert captured == [0] * 6

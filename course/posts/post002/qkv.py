@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from roseinfer.bench.interleave import interleaved
-from roseinfer.kernels.onednn import packs
 from roseinfer.models import Model, load_model, model_config, to_hf
-from roseinfer.models.linear import PackedLinear
-from roseinfer.models.weights import LAYOUTS, prepared_copy
+from roseinfer.models.linear import MatrixInTiles
+from roseinfer.models.weights import layout_of, prepared_copy
 from roseinfer.profiling.clock import device_clock, seconds_of
 from roseinfer.stage import PromptAttention
 
@@ -82,7 +81,7 @@ def calls_of(model: nn.Module) -> Iterator[list[str]]:
     hooks = [
         module.register_forward_hook(noting(name))
         for name, module in model.named_modules()
-        if isinstance(module, (nn.Linear, *LAYOUTS))
+        if isinstance(module, (nn.Linear, MatrixInTiles))
     ]
     try:
         yield called
@@ -112,7 +111,6 @@ def race(size: int, rows: int, setting: Setting) -> dict[str, float]:
 
 
 def product(weight: Tensor) -> Callable[[Tensor], Tensor]:
-    """Make the product in the layout that the engine has on this machine."""
-    if weight.device.type == "cpu" and packs(weight.dtype):
-        return PackedLinear(weight, None)
-    return lambda x: x @ weight.T
+    """Make the product in the layout that the engine has on this device."""
+    layout = layout_of(weight.dtype) if weight.device.type == "cpu" else None
+    return layout(weight, None) if layout else lambda x: x @ weight.T

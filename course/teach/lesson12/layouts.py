@@ -7,12 +7,13 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from roseinfer.display.table import Table
-from roseinfer.kernels.onednn import packs
+from roseinfer.kernels.onednn import pack, packed_linear, packs
 from roseinfer.models.gpt2 import GPT2
-from roseinfer.models.linear import Int8Linear, PackedLinear
+from roseinfer.models.linear import Int8Linear
 from roseinfer.profiling import measure_machine
 from roseinfer.profiling.floors import passes
 
@@ -21,9 +22,11 @@ from ..views.rows_table import table
 from ..views.said import Said, say
 
 SECONDS = 0.1  # to time one thing
+USUAL_ROWS = 16  # of x: a hint to oneDNN, as in stage 12
 LAYOUTS = "float32, row by row", "float32, packed", "bfloat16, packed", "8 bits"
 BASE, BFLOAT16, EIGHT_BITS = LAYOUTS[1:]
 CLOSE = 1.1
+Product = Callable[[Tensor], Tensor]
 
 
 def time_matrices(model: GPT2) -> Table:
@@ -75,12 +78,12 @@ def time_layouts(model: GPT2, num_rows: Iterable[int]) -> Table:
     rows = []
     for name in LAYOUTS:
         made = [_in_layout(name, linear) for linear in linears]
-        num_bytes = sum(_bytes(layer) for layer in made)
+        num_bytes = sum(own for _, own in made)
         rows.append({"layout": name, "bytes": num_bytes})
         rows[-1]["flops per byte"] = 2 * sum(linear.weight.numel() for linear in linears) / num_bytes
         for n in num_rows:
             inputs = [torch.randn(n, linear.weight.shape[1], dtype=_dtype(name)) for linear in linears]
-            rows[-1][_column(n)] = best_ms(partial(_multiply, made, inputs))
+            rows[-1][_column(n)] = best_ms(partial(_multiply, [product for product, _ in made], inputs))
         del made  # one layout at a time is in memory
         freed_memory.give_back()
     live = [_column(n) for n in num_rows]
@@ -126,20 +129,19 @@ def _dtype(layout: str) -> torch.dtype:
     return torch.bfloat16 if "bfloat16" in layout else torch.float32
 
 
-def _in_layout(name: str, linear: nn.Linear) -> nn.Module:
+def _in_layout(name: str, linear: nn.Linear) -> tuple[Product, int]:
+    """Return the product with a matrix in that layout, and the bytes of the matrix and its bias there."""
     if name == EIGHT_BITS:
-        return Int8Linear(linear.weight, linear.bias)
-    dtype = _dtype(name)
-    plain = nn.Linear(*linear.weight.shape[::-1]).to(dtype)
-    plain.load_state_dict(linear.state_dict())
-    return PackedLinear(plain.weight, plain.bias) if "packed" in name and packs(dtype) else plain
+        layer = Int8Linear(linear.weight, linear.bias)
+        return layer, layer.nbytes
+    weight, bias = (p.detach().to(_dtype(name)) for p in (linear.weight, linear.bias))
+    num_bytes = weight.nbytes + bias.nbytes
+    if "packed" in name and packs(weight.dtype):
+        packed = pack(weight, USUAL_ROWS)
+        return lambda x: packed_linear(x, packed, bias), num_bytes
+    return partial(F.linear, weight=weight, bias=bias), num_bytes
 
 
-def _bytes(layer: nn.Module) -> int:
-    own: Any = getattr(layer, "nbytes", None)  # of packed and quantized matrices
-    return sum(p.nbytes for p in layer.parameters()) if own is None else int(own)
-
-
-def _multiply(layers: list[nn.Module], inputs: list[Tensor]) -> None:
-    for layer, x in zip(layers, inputs, strict=True):
-        layer(x)
+def _multiply(products: list[Product], inputs: list[Tensor]) -> None:
+    for product, x in zip(products, inputs, strict=True):
+        product(x)

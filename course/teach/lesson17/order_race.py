@@ -21,7 +21,7 @@ from roseinfer.engine.policies import Policy
 from roseinfer.models import Model
 from roseinfer.profiling.clock import Clock
 from roseinfer.simulator import Cluster, Cost, EngineSetting, FittedCost, StepWork, fit, step_samples
-from roseinfer.simulator.measure import CACHED, CUT, PROMPTS, RealRun, real_run, warm_engine
+from roseinfer.simulator.measure import CACHED, CUT, PROMPTS, RealRun, real_engine, real_run
 from roseinfer.simulator.metrics import summary
 from roseinfer.simulator.validation import TARGET
 
@@ -82,7 +82,7 @@ def race_orders(
 ) -> OrderRace:
     """Make one row per pool and policy, and compare each policy with the first.
 
-    The engines are warm: every graph is captured before. Each run has new prompts, so that none is in the prefix cache.
+    The engines are warm. Each run has new prompts, so that none is in the prefix cache.
     """
     rows: list[dict[str, Any]] = []
     sentences: list[str] = []
@@ -90,7 +90,7 @@ def race_orders(
         for pool, setting in pools.items():
             settings = {name: replace(setting, scheduling_policy=made(policy)) for name, policy in policies.items()}
             seeds = {name: count() for name in policies}
-            engines = {name: warm_engine(model, own) for name, own in settings.items()}
+            engines = {name: real_engine(model, own) for name, own in settings.items()}
 
             def run(name: str, engines: Any = engines, seeds: Any = seeds) -> RealRun:
                 result = real_run(engines[name], list(arrivals), next(seeds[name]), clock)
@@ -103,7 +103,7 @@ def race_orders(
                 rows[-1] |= _real(taken[name])
             sentences += _sentences(pool, rows[-len(policies) :], taken)
     sentences.append(_errors(rows))
-    note = f"real: the median of {RUNS} interleaved runs, on engines whose graphs are captured"
+    note = f"real: the median of {RUNS} interleaved runs, on engines that are warm"
     table = Table(
         pd.DataFrame(rows),
         exact=EXACT,

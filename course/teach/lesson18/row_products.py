@@ -12,9 +12,8 @@ import torch.nn.functional as F
 
 from roseinfer.display.table import Table
 from roseinfer.kernels.numba_calls import run_parallel
-from roseinfer.kernels.onednn import packs
+from roseinfer.kernels.onednn import pack, packed_linear, packs
 from roseinfer.models.gpt2 import GPT2
-from roseinfer.models.linear import PackedLinear
 from roseinfer.profiling import measure_machine
 
 from ..measure.median_times import median_ms
@@ -38,8 +37,8 @@ def time_products(model: GPT2, product: Callable[..., None], yours: Callable[...
         "PyTorch, row-major": lambda: [F.linear(x, weight, bias) for weight, bias in weights]
     }
     if packs(torch.float32):
-        packed = [PackedLinear(weight, bias) for weight, bias in weights]
-        calls["oneDNN, packed (stage 12)"] = lambda: [each(x) for each in packed]
+        packed = [(pack(weight, len(x)), bias) for weight, bias in weights]
+        calls["oneDNN, packed (stage 12)"] = lambda: [packed_linear(x, weight, bias) for weight, bias in packed]
     loops = {"plain loops (stage 18)": (product, out, x.numpy()), "yours": (yours, out[0], x[0].numpy())}
     for name, (loop, to, row) in loops.items():
         if not does_nothing(loop):

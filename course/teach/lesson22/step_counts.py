@@ -26,7 +26,7 @@ def count_steps(policy: str | Policy, seed: int, workload: str = "mixed") -> int
     refuses, and BrokenRule for a policy that does more than to order requests.
     """
     config = EngineConfig(**{**BASELINE, **ROOM, "scheduling_policy": policy})
-    scheduler = Scheduler.of(config, MAX_MODEL_LEN, (), b"")
+    scheduler = Scheduler.of(config, MAX_MODEL_LEN)
     requests = workload_of(workload).draw(seed)
     seqs = [asked(one.prompt, one.max_tokens) for one in requests]
     for number, seq in enumerate(seqs):

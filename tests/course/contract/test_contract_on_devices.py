@@ -12,8 +12,6 @@ from course.contract.promises import choices as choice_promises
 from course.contract.promises import reuse as reuse_promises
 from course.contract.promises import tokens as token_promises
 from roseinfer.engine.as_stage import EngineStage
-from roseinfer.engine.decode_graphs import sizes_up_to
-from roseinfer.models import Model
 from roseinfer.stage import Stage
 from stages import LADDER, FewLaunches, NaiveCat, TritonPaged
 
@@ -25,11 +23,6 @@ class EngineAsOnGPU(EngineStage):
 
     name = "engine_as_on_gpu"
     make_runner = ByModule
-
-    def __init__(self, model: Model, **sizes: int) -> None:
-        super().__init__(model, **sizes)
-        graphs = self.runner.graphs
-        graphs.sizes, graphs.capture_after = sizes_up_to(self.max_num_seqs), 1
 
 
 STAGES = [*LADDER, EngineStage, EngineAsOnGPU]

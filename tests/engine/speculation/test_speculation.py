@@ -195,7 +195,7 @@ def test_drafts_take_what_the_step_and_the_pool_have_left(small, prompts, wanted
 @pytest.mark.parametrize("after", [0, 1, 3, 8])
 def test_a_row_that_is_not_finite_ends_the_sequence_after_the_tokens_before_it(small, prompts, wanted, after):
     seq = Sequence(prompts[1], SamplingParams(max_tokens=9, ignore_eos=True, logprobs=1))
-    engine = scripted_engine(small, right_drafts({seq.seq_id: wanted[1]}), enforce_eager=True)
+    engine = scripted_engine(small, right_drafts({seq.seq_id: wanted[1]}))
     forward = engine.runner.forward
 
     def forward_and_fail(batch):

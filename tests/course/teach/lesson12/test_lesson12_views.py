@@ -132,10 +132,10 @@ def test_one_layout_at_a_time_is_in_memory(monkeypatch):
     alive, made = weakref.WeakKeyDictionary(), layouts._in_layout
 
     def watched(name, linear):
-        layer = made(name, linear)
-        alive[layer] = name
+        product, num_bytes = made(name, linear)
+        alive[product] = name
         assert set(alive.values()) == {name}
-        return layer
+        return product, num_bytes
 
     monkeypatch.setattr(layouts, "_in_layout", watched)
     monkeypatch.setattr(layouts, "SECONDS", 0.001)

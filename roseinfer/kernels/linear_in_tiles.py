@@ -1,4 +1,4 @@
-"""x @ W.T on a CPU with W in any layout of quantized_layout.py."""
+"""x @ W.T on a CPU with W in tiles: float32, pairs of bfloat16, or any layout of quantized_layout.py."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from .numba_calls import compiled, run_parallel
 from .quantized_layout import LAYOUTS
 from .tiled_numba import GELU, STORE, factor, multiply_tiled
 
+PAIR = 2  # values of K
+
 
 @operation
-def linear_quantized(x: Tensor, weight: Tensor, bias: Tensor, num_rows: int, gelu: bool = False) -> Tensor:
+def linear_in_tiles(x: Tensor, weight: Tensor, bias: Tensor, num_rows: int, gelu: bool = False) -> Tensor:
     """Return x [N, K] @ W.T + bias, in x's dtype.
 
-    weight: `rounded_tiles` or `stored_tiles` of W [num_rows, K]. bias: float32, [num_rows], or [0] for none. gelu:
-    applied to the result (the tanh form).
+    weight: `tiles`, `rounded_tiles` or `stored_tiles` of W [num_rows, K]. bias: float32, [num_rows], or [0] for none.
+    gelu: applied to the result (the tanh form).
     """
     out = torch.empty(len(x), num_rows)
     w = weight.numpy()
-    group = LAYOUTS[numba.from_dtype(w.dtype)].group
-    rows = F.pad(x.float(), (0, -x.size(1) % group)).contiguous()
+    layout = LAYOUTS.get(numba.from_dtype(w.dtype))
+    rows = F.pad(x.float(), (0, -x.size(1) % (layout.group if layout else PAIR))).contiguous()
     run_parallel(multiply, out.numpy(), rows.numpy(), w, bias.numpy(), GELU if gelu else STORE)
     return out.to(x.dtype)
 
