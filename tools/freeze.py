@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import hashlib
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -100,13 +101,8 @@ def _to_toml(record: dict[str, Any]) -> str:
         lines += ["]", f"ops = {{ {', '.join(f'{op} = {n}' for op, n in entry['ops'].items())} }}"]
         for change in entry["changes"]:
             lines += ["", f"[[{stage}.changes]]", f"date = {change['date']}", f'sha256 = "{change["sha256"]}"']
-            lines += [f"reason = {_toml_string(str(change['reason']))}"]
+            lines += [f"reason = {json.dumps(change['reason'], ensure_ascii=False)}"]  # a string of JSON is one of TOML
     return "\n".join(lines) + "\n"
-
-
-def _toml_string(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ The core path is what stands open, without the folded sections (course/pages/fol
 
 from __future__ import annotations
 
-import ast
 from functools import cached_property
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from course.pages.folds import FOLD, Placed, placed
 from course.pages.headings import heading_of, headings
 from roseinfer.display.text_table import Column, TextTable
 from roseinfer.paths import ROOT
+from tools.solutions import names
 
 DEEPER = "Deeper: "
 WORDS_PER_MINUTE, MINUTES_PER_CELL = 150, 1.0  # read with care; run a cell, and look at what it shows
@@ -87,28 +87,14 @@ class Shape:
         for each in self.cells:
             if not each.is_code:
                 continue
-            bound, read = names(each.cell.source)
+            read, bound = names(each.cell.source)
             if each.folded:
                 folded |= bound
             else:
-                if lacking := sorted((read & folded) - core - bound):
+                if lacking := sorted((read & folded) - core):
                     needs[each.cell.source.partition("\n")[0]] = lacking
                 core |= bound
         return needs
-
-
-def names(source: str) -> tuple[set[str], set[str]]:
-    """Collect the names that a cell binds at its top level or below, and the names that it reads."""
-    bound: set[str] = set()
-    read: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Name):
-            (read if isinstance(node.ctx, ast.Load) else bound).add(node.id)
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            bound.add(node.name)
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            bound |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
-    return bound, read
 
 
 def lessons() -> list[Path]:

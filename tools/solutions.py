@@ -157,38 +157,5 @@ def _problems_of(nb: NotebookNode, exercise_id: str, stub: NotebookNode, solutio
         problems.append(f"the unsolved notebook should record `{exercise_id} not attempted`, it has {recorded}")
     if solution is None:
         return [*problems, "no solution"]
-    return problems + _differences(definitions(stub.source), definitions(solution))
-
-
-def _differences(wanted: dict[str, str], given: dict[str, str]) -> list[str]:
-    """List what the solution lacks of its stub. It may define more: helpers, and methods of a class that is empty."""
-    problems = [] if wanted else ["the stub defines nothing"]
-    for name, signature in wanted.items():
-        if name not in given:
-            problems.append(f"the solution does not define {name}")
-        elif given[name] != signature:
-            problems.append(f"the solution has {name}{given[name]}, the stub {name}{signature}")
-    return problems
-
-
-def definitions(source: str) -> dict[str, str]:
-    """Collect the definitions of a cell: name -> signature of a function, bases of a class, "" for a variable.
-
-    Methods are named Class.method.
-    """
-    return _definitions(ast.parse(source).body, "")
-
-
-def _definitions(body: list[ast.stmt], prefix: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for node in body:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            found[prefix + node.name] = f"({ast.unparse(node.args)})"
-        elif isinstance(node, ast.ClassDef):
-            found[prefix + node.name] = f"({', '.join(ast.unparse(base) for base in node.bases)})"
-            found.update(_definitions(node.body, f"{prefix}{node.name}."))
-        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names = [n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)]
-            found.update(dict.fromkeys((prefix + name for name in names), ""))
-    return found
+    missing = names(stub.source)[1] - names(solution)[1]
+    return problems + [f"the solution does not define {name}" for name in sorted(missing)]

@@ -16,22 +16,19 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roseinfer.arguments import counted, unknown_name
+from roseinfer.arguments import unknown_name
 from roseinfer.cli.command import FAILED, Failed, device_or_best, require_folder, timed_lines
-from roseinfer.cli.commands import dry_run
 from roseinfer.cli.repository import stages_package
 from roseinfer.hardware import devices_here, is_here
 from roseinfer.paths import has_course
 from roseinfer.settings import DEVICE, MODEL
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     import torch
 
     from course.posts.report import PostReport, Setting
 
-EXAMPLES = ("roseinfer reproduce 000 --quick", "roseinfer reproduce 004 --device cuda --dry-run")
+EXAMPLES = ("roseinfer reproduce 000 --quick", "roseinfer reproduce 004 --device cuda")
 POSTS = {
     "000": "Performance: aten ops and spans of a decode step before and after the select-based append; throughput",
     "001": "Decode Profiling: gather, forward and write at batch 1, 4 and 8, what no label covers, a misspelt field",
@@ -49,7 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--device", help=DEVICE)
     add("--model", help=f"{MODEL}; by post when not given")
     add("--quick", action="store_true", help="smaller models, fewer tokens and repeats")
-    add("--dry-run", action="store_true", help="only the size of every engine it would build")
     out = "where <post>-<date>.md and .json go; the same day's are replaced"
     add("--out", type=Path, metavar="DIR", default=Path("reports"), help=out)
 
@@ -61,9 +57,6 @@ def run(args: argparse.Namespace) -> int:
         raise Failed("reproduce needs the posts' tables: run from a clone of the repository")
     setting = setting_of(args)
     post = importlib.import_module(f"course.posts.post{args.post}")
-    if args.dry_run:
-        show_engines(post, setting)
-        return 0
     require_device(setting.device)
     require_folder("--out", args.out)
     try:
@@ -104,14 +97,6 @@ def setting_of(args: argparse.Namespace) -> Setting:
 def require_device(device: torch.device) -> None:
     if not is_here(device):
         raise ValueError(f"--device {device}: not on this machine, which has: {', '.join(devices_here())}")
-
-
-def show_engines(post: ModuleType, setting: Setting) -> None:
-    engines = post.engines(setting)
-    for config in engines:
-        dry_run.show(config.sizes())
-        print()
-    print(f"dry run: {counted(len(engines), 'engine')} sized; nothing was loaded, allocated or measured")
 
 
 def command(args: argparse.Namespace, setting: Setting) -> str:

@@ -1,8 +1,7 @@
 """Contender: an entry in its own process, and the clock that times it from outside.
 
-A process that is not running requests is stopped (SIGSTOP), with all that it started. Threads that would go on
-computing between two runs stand still and take nothing from the other contender's runs. The parent of the process is a
-guard (see guard.py), which is never stopped.
+A process that is not running requests is stopped (SIGSTOP), with what it started in its process group. Threads that
+would go on computing between two runs stand still and take nothing from the other contender's runs.
 """
 
 from __future__ import annotations
@@ -17,24 +16,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from time import perf_counter
-from typing import Any
-
-import psutil
+from typing import IO, Any
 
 from roseinfer.paths import ROOT
 
-from . import guard
 from .entry_file import EntryFile
-from .guard import signal_all
 from .handed_over import HandedOver
 from .refused import Refused
-from .worker import READ_FD, WRITE_FD
 from .workload import Request
 
 COMMAND = (sys.executable, "-c", "from course.contest.worker import main; main()")
 MOST_BYTES = 1 << 20  # of an answer
 LOOK_S = 0.2  # between two looks at a process that does not answer
-GUARD_S = 5.0  # in which the guard has seen that the process has ended
+LEFT_S = 5.0  # in which a process whose pipe is closed has ended
 GIB = 1 << 30
 
 
@@ -44,7 +38,7 @@ class Limits:
 
     run_seconds: for one run.
     load_seconds: until it is ready for its first run, and again for that run, which may compile.
-    memory_bytes: for all its processes together, beyond what Python, PyTorch and the model take.
+    memory_bytes: of address space, beyond what Python, PyTorch and the model take; on Linux alone.
     """
 
     run_seconds: float = 30.0
@@ -53,7 +47,7 @@ class Limits:
 
 
 class Contender:
-    """Runs an entry in its own process. A context manager, which ends the process and all that it started.
+    """Runs an entry in its own process. A context manager, which ends the process and what is in its process group.
 
     file: of the entry; None for the baseline.
 
@@ -66,49 +60,22 @@ class Contender:
         self.path = file.path if file else "baseline"
         self.name = self.kind = ""
         self._unread = b""
-        self._start()
+        pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+        # A session of its own: Ctrl-C in a terminal goes to the contest alone.
+        self._process = subprocess.Popen(
+            COMMAND, stdin=pipe, stdout=pipe, stderr=nowhere, cwd=ROOT, start_new_session=True
+        )
 
     def wait_until_ready(self) -> None:
         """Wait until the entry is loaded, then stop its process. Two contenders load at the same time."""
         if self.name:
             return
-        until = Until(self.limits.load_seconds, "while it was loaded")
-        self._read(until)  # the model is loaded, and no line of the entry has run
-        self._count_memory()
         told = {"file": asdict(self.file) if self.file else None, "memory_bytes": self.limits.memory_bytes}
-        ready = self._asked(told, until)
+        ready = self._asked(told, Until(self.limits.load_seconds, "while it was loaded"))
         if "invalid" in ready:
             raise ValueError(f"file {self.path}: {ready['invalid']}")
         self.name, self.kind = str(ready.get("ready"))[:60], str(ready.get("kind"))[:60]
         self._signal(signal.SIGSTOP)
-
-    def _start(self) -> None:
-        (read, self._to), (self._from, write) = os.pipe(), os.pipe()
-        about = (str(os.getpid()), str(self.limits.memory_bytes), f"{read},{write}")
-        self._guard = subprocess.Popen(
-            (sys.executable, guard.__file__, *about, *COMMAND),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd=ROOT,
-            env={**os.environ, READ_FD: str(read), WRITE_FD: str(write)},
-            pass_fds=(read, write),
-            start_new_session=True,  # Ctrl-C in a terminal goes to the contest alone
-            text=True,
-        )
-        os.close(read)
-        os.close(write)
-        os.set_blocking(self._to, False)
-        try:
-            self._pid = self._read_pid()
-        except BaseException:  # Ctrl-C too: no `with` would close what was never made
-            self._guard.communicate()  # when its input closes, the guard ends the process
-            self._close_pipes()
-            raise
-
-    def _read_pid(self) -> int:
-        assert self._guard.stdout, "it is a pipe"
-        return int(self._guard.stdout.readline())
 
     def run(self, requests: Sequence[Request], is_first: bool = False) -> tuple[list[list[int]], float]:
         """Run the requests. Returns their new tokens, and the seconds from telling their lengths to the last token.
@@ -127,8 +94,6 @@ class Contender:
             said = self._asked({"prompts": prompts}, until) if prompts else self._read(until)
         seconds = perf_counter() - began
         self._read(until)  # its run is over
-        if not self._is_guarded:
-            raise self._has_left(until)
         self._signal(signal.SIGSTOP)
         return places.tokens_in_order(), seconds
 
@@ -140,15 +105,11 @@ class Contender:
         return changed and str(changed)[:100]
 
     def close(self) -> None:
-        """End the entry's processes, then the guard, also one that the entry ended or stopped."""
         self._signal(signal.SIGKILL)
-        self._guard.kill()
-        self._guard.communicate()
-        self._close_pipes()
-
-    def _close_pipes(self) -> None:
-        os.close(self._to)
-        os.close(self._from)
+        self._process.wait()
+        with suppress(BrokenPipeError):
+            self._inbox.close()
+        self._outbox.close()
 
     def __enter__(self) -> Contender:
         return self
@@ -156,12 +117,27 @@ class Contender:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    @property
+    def _inbox(self) -> IO[bytes]:
+        assert self._process.stdin, "it is a pipe"
+        return self._process.stdin
+
+    @property
+    def _outbox(self) -> IO[bytes]:
+        assert self._process.stdout, "it is a pipe"
+        return self._process.stdout
+
     def _signal(self, number: int) -> None:
-        signal_all(self._guard.pid, self._pid, number)
+        with suppress(ProcessLookupError, PermissionError):  # macOS: none but zombies
+            os.killpg(self._process.pid, number)
 
     def _asked(self, message: dict[str, Any], until: Until) -> dict[str, Any]:
         """Send a line, and wait for the answer."""
-        self._send(json.dumps(message).encode() + b"\n", until)
+        try:
+            self._inbox.write(json.dumps(message).encode() + b"\n")
+            self._inbox.flush()
+        except BrokenPipeError:
+            raise self._has_left(until) from None
         return self._read(until)
 
     def _read(self, until: Until) -> dict[str, Any]:
@@ -176,19 +152,10 @@ class Contender:
             raise Refused(f"it failed {until.when}: {str(answer['failed'])[:300]}")
         return answer
 
-    def _send(self, data: bytes, until: Until) -> None:
-        while data:
-            try:
-                data = data[os.write(self._to, data) :]
-            except BlockingIOError:
-                self._wait([], [self._to], until)
-            except BrokenPipeError:
-                raise self._has_left(until) from None
-
     def _line(self, until: Until) -> bytes:
         while b"\n" not in self._unread:
-            self._wait([self._from], [], until)
-            part = os.read(self._from, 1 << 16)
+            self._wait(until)
+            part = os.read(self._outbox.fileno(), 1 << 16)
             if not part:
                 raise self._has_left(until)
             self._unread += part
@@ -197,42 +164,21 @@ class Contender:
         line, _, self._unread = self._unread.partition(b"\n")
         return line
 
-    def _wait(self, reads: list[int], writes: list[int], until: Until) -> None:
-        while not any(select.select(reads, writes, [], LOOK_S)):
-            if not self._is_guarded:  # a child of the process may still hold the pipe open
+    def _wait(self, until: Until) -> None:
+        while not select.select([self._outbox], [], [], LOOK_S)[0]:
+            if self._process.poll() is not None:  # a child of the process may still hold the pipe open
                 raise self._has_left(until)
             until.check()
         until.check()
 
-    @property
-    def _is_guarded(self) -> bool:
-        """Whether the guard still works: it ends with the entry's process, and the entry could have stopped it."""
-        return self._guard.poll() is None and not self._guard_is_stopped
-
-    @property
-    def _guard_is_stopped(self) -> bool:
-        return psutil.Process(self._guard.pid).status() == psutil.STATUS_STOPPED
-
     def _has_left(self, until: Until) -> Refused:
-        """Say why an entry that no longer answers is refused: what the guard saw, or what it did to guard or pipe."""
-        assert self._guard.stdout, "it is a pipe"
+        """Say why an entry that no longer answers is refused."""
         try:
-            self._guard.wait(GUARD_S)
+            status = self._process.wait(LEFT_S)
         except subprocess.TimeoutExpired:
-            if self._guard_is_stopped:
-                return Refused(f"the process that guards it was stopped {until.when}")
             return Refused(f"it closed the pipe through which its tokens are read {until.when}")
-        said = self._guard.stdout.read().strip()
-        if not said:
-            return Refused(f"the process that guards it was ended {until.when}")
-        return Refused(said if said.startswith("it ") else f"its process ended {until.when}, {said}")
-
-    def _count_memory(self) -> None:
-        """Tell the guard to count memory from what the process holds now."""
-        assert self._guard.stdin and self._guard.stdout, "they are pipes"
-        with suppress(BrokenPipeError):  # the next look finds that it has ended
-            print(file=self._guard.stdin, flush=True)
-            self._guard.stdout.readline()
+        how = f"exit status {status}" if status >= 0 else f"signal {signal.Signals(-status).name}"
+        return Refused(f"its process ended {until.when}, {how}")
 
 
 class Until:

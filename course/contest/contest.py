@@ -56,26 +56,20 @@ class Contest:
     def score(self, file: EntryFile, name: str | None = None, board: Path | None = None) -> Score:
         """Run an entry against the baseline and return its score.
 
-        name: None for that of its class. board: a scoreboard, on which the name must be free, and which must be the
-        same after the run. Raises ValueError for a file without exactly one entry and for a name that is taken, Refused
-        for an entry that breaks a rule, and ContenderFailed for a baseline that does not run.
+        name: None for that of its class. board: a scoreboard, on which the name must be free. Raises ValueError for a
+        file without exactly one entry and for a name that is taken, Refused for an entry that breaks a rule, and
+        ContenderFailed for a baseline that does not run.
         """
         self.say(f"loading {file.path}")
-        before = contents(board) if board else None
-        try:
-            with Contender(file, self.limits) as own:
-                own.wait_until_ready()
-                with baselines_fault():
-                    self.baseline.wait_until_ready()
-                row = {"name": name or own.name, "kind": own.kind}
-                if board:
-                    require_unwritten(board, before)
-                    require_free(board, row["name"])
-                seconds, tried = self._runs(own)
-                changed = own.what_it_changed()
-        finally:
+        with Contender(file, self.limits) as own:
+            own.wait_until_ready()
+            with baselines_fault():
+                self.baseline.wait_until_ready()
+            row = {"name": name or own.name, "kind": own.kind}
             if board:
-                require_unwritten(board, before)
+                require_free(board, row["name"])
+            seconds, tried = self._runs(own)
+            changed = own.what_it_changed()
         self._judge(tried)
         if changed:
             raise Refused(f"it changed {changed}: an entry leaves the library as it is, and derives from its classes")
@@ -132,18 +126,3 @@ def baselines_fault() -> Iterator[None]:
         yield
     except Refused as error:
         raise ContenderFailed(f"the baseline failed, so no entry has a score: {error}") from error
-
-
-def contents(path: Path) -> bytes | None:
-    return path.read_bytes() if path.is_file() else None
-
-
-def require_unwritten(board: Path, before: bytes | None) -> None:
-    """Raise Refused if the scoreboard has changed, and write back its contents from before; None: there was no file."""
-    if contents(board) == before:
-        return
-    if before is None:
-        board.unlink()
-    else:
-        board.write_bytes(before)
-    raise Refused(f"it wrote to the scoreboard {board}, which is as before again")

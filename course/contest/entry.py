@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import abc
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from roseinfer.arguments import require_count
@@ -30,10 +29,8 @@ from .places import PLACES
 MOST_DRAFTED = 64  # tokens of one draft
 
 # What every entry has to work with.
-ROOM: Mapping[str, Any] = MappingProxyType({"num_blocks": 96, "block_size": 16, "max_num_seqs": PLACES})
-BASELINE: Mapping[str, Any] = MappingProxyType(
-    {"scheduling_policy": "fcfs", "enable_prefix_caching": False, "enforce_eager": True}
-)
+ROOM: Mapping[str, Any] = {"num_blocks": 96, "block_size": 16, "max_num_seqs": PLACES}
+BASELINE: Mapping[str, Any] = {"scheduling_policy": "fcfs", "enable_prefix_caching": False, "enforce_eager": True}
 
 
 class Draft:

@@ -6,7 +6,7 @@ An entry is one class. A policy that changes the engine as well would stand on t
 from __future__ import annotations
 
 import sys
-from types import FunctionType, MappingProxyType, ModuleType
+from types import FunctionType, ModuleType
 
 PACKAGES = ("course", "roseinfer", "stages")
 CONTAINERS = (list, set, frozenset, tuple)
@@ -29,7 +29,7 @@ def mark_of(value: object) -> object:
     """Identify a value by itself, by a function's code and defaults, and by what a container holds."""
     if isinstance(value, FunctionType):
         return id(value), id(value.__code__), id(value.__defaults__), id(value.__kwdefaults__)
-    if isinstance(value, dict | MappingProxyType):
+    if isinstance(value, dict):
         return id(value), tuple((id(key), id(own)) for key, own in value.items())
     return (id(value), tuple(map(id, value))) if isinstance(value, CONTAINERS) else id(value)
 

@@ -1,17 +1,20 @@
 """The process of an entry: it loads the model and the entry, then runs the requests that it is sent.
 
 It reads and writes lines of JSON. It never has the right tokens: the judge makes them later, in another process.
-Whatever an entry prints goes elsewhere (see guard.py).
+Whatever an entry prints goes nowhere.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import resource
+import signal
+import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from roseinfer.engine.engine import Engine
 from roseinfer.models import Model, load_model
@@ -25,16 +28,16 @@ from .places import Lengths, run_in_places
 from .workload import SPEC
 
 OUT_OF_MEMORY = ("allocate memory", "not enough memory")  # in the messages of torch
-READ_FD, WRITE_FD = "CONTEST_READ_FD", "CONTEST_WRITE_FD"
+PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 def main() -> None:
-    inbox = os.fdopen(int(os.environ.pop(READ_FD)), encoding="utf-8")
-    outbox = os.fdopen(int(os.environ.pop(WRITE_FD)), "w", encoding="utf-8")
-    model = load_model(SPEC, device="cpu")
-    say(outbox, {"loaded": SPEC})
+    if sys.platform == "linux":  # also when the contest is ended by SIGKILL, and this process is stopped
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    inbox, outbox = own_pipes()
     told = json.loads(inbox.readline())
     file = EntryFile(**told["file"]) if told["file"] else None
+    model = load_model(SPEC, device="cpu")
     limit_memory(told["memory_bytes"])
     before = marks_of_library()
     made, answer = loaded(file, model)
@@ -42,6 +45,15 @@ def main() -> None:
     while made and (line := inbox.readline()):
         lengths = json.loads(line)["lengths"]
         say(outbox, run_once(made, lengths, inbox, outbox, file) if lengths else {"changed": changed_since(before)})
+
+
+def own_pipes() -> tuple[IO[str], IO[str]]:
+    """Return files for what is asked and answered. For an entry, stdin is empty, and stdout goes nowhere."""
+    inbox, outbox = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 0)
+    os.dup2(nowhere, 1)
+    return inbox, outbox
 
 
 def loaded(file: EntryFile | None, model: Model) -> tuple[Engine | Stage | None, dict[str, Any]]:

@@ -14,14 +14,13 @@ import nbformat
 import pytest
 from lab import FLAGS, chromium
 
-from tools.shape import DEEPER
+from tools.shape import DEEPER, lessons
 
 pytest.importorskip("sphinx", reason="the book is built with Python 3.11 or newer")
 from bs4 import BeautifulSoup
 
 from tools.book.build import build
 from tools.book.lesson_page import LEFT_OUT, is_chart
-from tools.book.source import lessons
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]  # it is a product, built once a night
 MOST_BYTES = 60_000_000

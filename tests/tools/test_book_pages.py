@@ -12,8 +12,8 @@ pytest.importorskip("sphinx", reason="the book is built with Python 3.11 or newe
 from tools.book.launch import check_repository
 from tools.book.lesson_page import to_page
 from tools.book.links import rewrite_links
-from tools.book.source import lessons
 from tools.colab import write_all
+from tools.shape import lessons
 
 
 def test_without_a_repository_there_are_no_buttons():

@@ -8,7 +8,7 @@ from time import sleep
 
 import pytest
 
-from tools.mutants.judge import FEWEST, LONGER, Bench, listed_as_right, mutants, sample, solutions
+from tools.mutants.judge import LONGER, Bench, listed_as_right, mutants, sample, solutions
 from tools.mutants.mutations import mutations
 from tools.mutants.sql_mutations import sql_mutations
 
@@ -19,7 +19,7 @@ RIGHT = listed_as_right()
 # A checker of a stage or a kernel takes seconds, and a crash of theirs would end the tests.
 QUICK = [id for id, (_, source) in solutions().items() if "class " not in source and "jit" not in source]
 ONE_OF_EACH_LESSON = {id.partition(".")[0]: id for id in reversed(QUICK)}.values()
-OF_EACH = 4
+OF_EACH, FEWEST = 4, 10
 
 SOURCE = """
 def busiest(lengths, most):
@@ -70,23 +70,6 @@ def test_a_value_set_in_each_round_is_set_once_in_front_of_the_loop():
 @pytest.mark.parametrize(
     "change",
     [
-        "total += min(n, most) -> total += min(n, total)",
-        "total += min(n, most) -> total += most",
-        "for n in lengths: -> for n in [*lengths][::-1]:",
-        "for n in lengths: -> for n in [*lengths][:1]:",
-        "if total > 5 and (not n):; return (lengths[1:n], total) -> return (lengths[1:n], total)",
-        "return (lengths[1:n], total) -> return (total,)",
-        "return (lengths[1:n], total) -> return",
-    ],
-)
-def test_a_short_solution_gets_rarer_mistakes_too(changes, change):
-    assert change not in changes
-    assert change in [change for change, _ in mutations(SOURCE, fewest=len(changes) + 1)]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
         "WHERE dur >= 5 AND tid = 1 -> WHERE dur > 5 AND tid = 1",
         "WHERE dur >= 5 AND tid = 1 -> WHERE dur >= 5 OR tid = 1",
         "WHERE dur >= 5 AND tid = 1 -> WHERE dur >= 5",
@@ -102,10 +85,6 @@ def test_a_query_has_mistakes_in_its_text(change):
 
 def test_a_text_that_is_no_query_has_none():
     assert list(sql_mutations("Select a row with dur = 5")) == []
-
-
-def test_a_longer_solution_gets_none_of_them(changes):
-    assert [change for change, _ in mutations(SOURCE, fewest=len(changes))] == changes
 
 
 def test_mutants_are_the_same_each_time_and_none_comes_twice():

@@ -13,13 +13,10 @@ from roseinfer.paths import ROOT
 from tools.book.launch import check_repository
 from tools.book.lesson_page import chart_html, is_chart, to_page
 from tools.book.links import rewrite_links
+from tools.shape import lessons
 
 CHART = re.compile(r"<!-- chart: (?P<notebook>\S+) (?P<call>\S+) -->")
 OWN = ROOT / "docs" / "book"
-
-
-def lessons() -> list[Path]:
-    return sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
 def texts() -> list[Path]:

@@ -10,7 +10,6 @@ Each exercise is tried in a process of its own, because a mutant may crash or ne
 from __future__ import annotations
 
 import ast
-import dis
 import faulthandler
 import hashlib
 import io
@@ -27,7 +26,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from time import perf_counter
-from types import CodeType
 from typing import Any
 
 import nbformat
@@ -39,6 +37,7 @@ from course.teach.journal import entries as journal
 from roseinfer.paths import ROOT
 from tools.mutants.mutations import mutations
 from tools.solutions import check_cells
+from tools.solutions import names as names_of
 
 try:
     import tomllib
@@ -48,7 +47,6 @@ except ModuleNotFoundError:  # Python 3.10
 EQUIVALENT = ROOT / "tests/course/teach/equivalent_mutants.toml"
 # One thread each, and nothing that is judged is a learner's progress.
 ALONE = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", journal.PLACE: journal.OFF}
-FEWEST = 20  # mutants of an exercise: where the usual mistakes are fewer, rarer ones are made too
 LONGER = 5  # times what the solution takes, and a mutant is thought never to end
 
 
@@ -82,7 +80,7 @@ def mutants(exercise_id: str) -> tuple[Mutant, ...]:
     """Make every mutant of an exercise's solution, always in the same order."""
     times: Counter[str] = Counter()
     found = []
-    for change, source in mutations(solutions()[exercise_id][1], FEWEST):
+    for change, source in mutations(solutions()[exercise_id][1]):
         times[change] += 1  # a line that stands twice in a solution
         digest = hashlib.sha1(f"{exercise_id} {change} {times[change]}".encode()).hexdigest()
         found.append(Mutant(digest[:8], change, source))
@@ -153,35 +151,16 @@ def _call_of_check(notebook: nbformat.NotebookNode, exercise_id: str) -> ast.Cal
 def _needed(notebook: nbformat.NotebookNode, source: str) -> list[str]:
     """List the notebook's statements that define what the source uses, and what those use, in its order."""
     cells = [cell for cell in notebook.cells if cell.cell_type == "code" and "exercise" not in cell.metadata]
-    statements = [statement for cell in cells for statement in ast.parse(cell.source).body]
-    defined_by = {name: i for i, statement in reversed([*enumerate(statements)]) for name in _defined(statement)}
+    statements = [ast.unparse(statement) for cell in cells for statement in ast.parse(cell.source).body]
+    defined_by = {name: i for i, statement in reversed([*enumerate(statements)]) for name in names_of(statement)[1]}
     needed: set[int] = set()
     to_look_at = [source]
     while to_look_at:
-        used = _names_used(compile(to_look_at.pop(), "<source>", "exec"))
+        used, _ = names_of(to_look_at.pop())
         more = {defined_by[name] for name in used if name in defined_by} - needed
-        to_look_at += [ast.unparse(statements[i]) for i in more]
+        to_look_at += [statements[i] for i in more]
         needed |= more
-    return [ast.unparse(statements[i]) for i in sorted(needed)]
-
-
-def _names_used(code: CodeType) -> set[str]:
-    """Return the global names that the code asks for and does not define itself."""
-    found = list(dis.get_instructions(code))
-    used = {i.argval for i in found if i.opname in ("LOAD_NAME", "LOAD_GLOBAL")}
-    used = used.union(*(_names_used(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
-    return used - {i.argval for i in found if i.opname == "STORE_NAME"}
-
-
-def _defined(statement: ast.stmt) -> list[str]:
-    match statement:
-        case ast.Import(names=names) | ast.ImportFrom(names=names):
-            return [(alias.asname or alias.name).split(".")[0] for alias in names]
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-            return [name]
-        case ast.Assign(targets=targets):
-            return [node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)]
-    return []
+    return [statements[i] for i in sorted(needed)]
 
 
 def sample(exercise_id: str, size: int | None) -> list[Mutant]:

@@ -5,8 +5,7 @@
 
 The mistakes are those that people make: another operator, a bound that is one off, a dropped statement, swapped
 arguments, another dtype, a value that is set once in front of a loop, a wrong word in a query. Two sources that
-compile to the same code are one mutant, and one that compiles to the original code is no mutant. A short source has few
-of them: `fewest` asks for those of rarer_mutations.py too.
+compile to the same code are one mutant, and one that compiles to the original code is no mutant.
 """
 
 from __future__ import annotations
@@ -15,10 +14,9 @@ import ast
 import copy
 import difflib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from course.teach.exercises.attempt import instructions
-from tools.mutants.rarer_mutations import Siblings, other_expressions, other_statements
 from tools.mutants.sql_mutations import sql_mutations
 
 OPERATORS: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
@@ -77,31 +75,17 @@ LOOPS = (ast.For, ast.While)
 Slot = tuple[ast.AST, str, int | None]  # a field of a node, and the place in it where the field is a list
 
 
-def mutations(source: str, fewest: int = 0) -> Iterator[tuple[str, str]]:
-    """Yield (what is changed, the changed source) of each mutant, always in the same order.
-
-    fewest: if there are fewer usual mistakes, the rarer ones follow, all of them.
-    """
+def mutations(source: str) -> Iterator[tuple[str, str]]:
+    """Yield (what is changed, the changed source) of each mutant, always in the same order."""
     tree = ast.parse(source)
     original = ast.unparse(tree)
     seen = {_compiled(original)}
-    num_usual = 0
-    for mutant in _new(_mistakes(tree), seen):
-        num_usual += 1
-        yield _change(original, mutant), mutant
-    if num_usual < fewest:
-        for mutant in _new(_rarer_mistakes(tree), seen):
-            yield _change(original, mutant), mutant
-    assert ast.unparse(tree) == original, "each mistake is taken back"
-
-
-def _new(sources: Iterator[str], seen: set[str]) -> Iterator[str]:
-    """Yield the mutants whose code has not been seen, and add it to what was seen."""
-    for source in sources:
-        code = _compiled(source)
+    for mutant in _mistakes(tree):
+        code = _compiled(mutant)
         if code not in seen:
             seen.add(code)
-            yield source
+            yield _change(original, mutant), mutant
+    assert ast.unparse(tree) == original, "each mistake is taken back"
 
 
 def _compiled(source: str) -> str:
@@ -125,21 +109,7 @@ def _mistakes(tree: ast.Module) -> Iterator[str]:
     for where, new in instead:
         yield from _with(tree, where, new)
     for body in _bodies(tree):
-        yield from _with_other_bodies(tree, body, _in_place_of)
-
-
-def _rarer_mistakes(tree: ast.Module) -> Iterator[str]:
-    siblings = Siblings(tree)
-    instead = [
-        (slot, new)
-        for slot in _slots(tree)
-        if _is_judged(slot) and _is_read(_get(slot))
-        for new in other_expressions(slot[1], _get(slot), siblings)
-    ]
-    for where, new in instead:
-        yield from _with(tree, where, new)
-    for body in _bodies(tree):
-        yield from _with_other_bodies(tree, body, other_statements)
+        yield from _with_other_bodies(tree, body)
 
 
 def _bodies(tree: ast.Module) -> list[list[ast.stmt]]:
@@ -266,14 +236,12 @@ def _other_calls(call: ast.Call) -> Iterator[ast.expr]:
         yield call.func.value
 
 
-def _with_other_bodies(
-    tree: ast.Module, body: list[ast.stmt], in_place_of: Callable[[ast.stmt], Iterator[list[ast.stmt]]]
-) -> Iterator[str]:
+def _with_other_bodies(tree: ast.Module, body: list[ast.stmt]) -> Iterator[str]:
     before = list(body)
     for i, statement in enumerate(before):
         if isinstance(statement, (ast.Pass, ast.Import, ast.ImportFrom)) or _is_docstring(statement):
             continue
-        for others in in_place_of(statement):
+        for others in _in_place_of(statement):
             body[i : i + 1] = others or ([] if len(before) > 1 else [ast.Pass()])
             yield ast.unparse(ast.fix_missing_locations(tree))
             body[:] = before

@@ -6,21 +6,12 @@ layer (stage 03). Both are profiled, as the post's runs were; a race without the
 
 from __future__ import annotations
 
-from roseinfer.blocks import BLOCK_SIZE
-from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.profiling.slice_rule import COLON_IS_FREE_FROM, torch_version
 
-from ..posted_command import parsed
 from ..report.content import PostReport
 from ..report.setting import Setting
 from . import tables
-from .run import AFTER, BEFORE, arguments, measure
-
-
-def engines(setting: Setting) -> list[PlannedEngine]:
-    """Plan one engine, as both stages have the same sizes. A prompt is one word, and has at most one block."""
-    args = parsed(arguments(setting))
-    return [setting.engine(args.hf_model_id, args.num_requests, BLOCK_SIZE + args.max_new_tokens)]
+from .run import AFTER, BEFORE, measure
 
 
 def reproduce(setting: Setting) -> PostReport:

@@ -22,25 +22,23 @@ from .steps import greedy_section, padding_section, prefill_section, warm_up_sec
 TOKENS = 128  # of each of the engine's sequences, at most
 
 
-def engines(setting: Setting) -> list[PlannedEngine]:
-    """Plan one engine, with the post's blocks and prefill batch, for all that is counted on an engine."""
+def engine(setting: Setting) -> PlannedEngine:
+    """Plan an engine, with the post's blocks and prefill batch, for all that is counted on an engine."""
     about = post_facts("002")
     batch, block_size = about["prefill_batch_size"], about["block_size"]
-    return [
-        PlannedEngine(
-            model=setting.model or "tiny",
-            num_blocks=batch * -(-TOKENS // block_size),
-            block_size=block_size,
-            max_num_seqs=batch,
-            dtype="float32",
-            device=str(setting.device),
-        )
-    ]
+    return PlannedEngine(
+        model=setting.model or "tiny",
+        num_blocks=batch * -(-TOKENS // block_size),
+        block_size=block_size,
+        max_num_seqs=batch,
+        dtype="float32",
+        device=str(setting.device),
+    )
 
 
 def reproduce(setting: Setting) -> PostReport:
     about = post_facts("002")
-    (config,) = engines(setting)
+    config = engine(setting)
     model = prepared_copy(setting.load(config))
     setting.say("warm-up, steps and aborts of the engine")
     on_engine = [

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.profiling import Machine, measure_machine
 from roseinfer.profiling.data_sheets import data_sheet
 from roseinfer.profiling.floors import step_terms
@@ -18,11 +17,6 @@ from ..report.content import Exact, PostReport, Time
 from ..report.setting import Setting
 from ..report.template import Values
 from . import budgets, executors, host, times
-
-
-def engines(setting: Setting) -> list[PlannedEngine]:
-    """Plan the engines for the timestamps, the sweep and the executors, and one a model for the host's share."""
-    return [times.engine(setting), budgets.engine(setting), executors.engine(setting), *host.engines(setting)]
 
 
 def reproduce(setting: Setting) -> PostReport:

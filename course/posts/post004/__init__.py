@@ -5,20 +5,12 @@ Before: block tables are built on every step (stage 05). After: a sequence's row
 
 from __future__ import annotations
 
-from roseinfer.planning.sizes import PlannedEngine
-
 from ..data import post_facts
-from ..posted_command import arguments_here, command_line, parsed
+from ..posted_command import arguments_here, command_line
 from ..report.content import PostReport
 from ..report.setting import Setting
 from . import tables
-from .run import Measured, arguments, measure
-
-
-def engines(setting: Setting) -> list[PlannedEngine]:
-    """Plan one engine, as both stages have the same sizes."""
-    args = parsed(arguments(setting))
-    return [setting.engine(args.hf_model_id, args.num_requests, args.max_new_tokens + 1)]
+from .run import Measured, measure
 
 
 def reproduce(setting: Setting) -> PostReport:

@@ -15,7 +15,6 @@ from urllib.request import urlopen
 
 import pytest
 
-from course.cli import tensorboard
 from course.cli.tensorboard import STEPS, free_port
 from roseinfer.cli.main import main
 from roseinfer.profiling import Trace
@@ -144,22 +143,3 @@ def test_a_port_in_use_is_refused_before_anything_is_profiled(tmp_path, capsys):
     assert capsys.readouterr().err.startswith(f"error: --port {port}: ")
     assert not list(tmp_path.iterdir())
     assert free_port(port) == port
-
-
-def test_it_becomes_this_environments_tensorboard_on_the_loopback_address(monkeypatch, capsys, tmp_path):
-    became = []
-    monkeypatch.setattr(os, "execv", lambda path, arguments: became.append((path, arguments)))
-    tensorboard.serve(tmp_path, 6007)
-    options = ["--logdir", str(tmp_path), "--host", "127.0.0.1", "--port", "6007"]
-    assert became == [(sys.executable, [sys.executable, "-m", "tensorboard.main", *options])]
-    said = capsys.readouterr().out
-    assert "http://127.0.0.1:6007/" in said and "open the PYTORCH_PROFILER tab" in said
-
-
-def test_ctrl_c_while_it_profiles(monkeypatch, capsys):
-    def interrupted(args):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(tensorboard, "capture_stages", interrupted)
-    assert main(["tensorboard", "--no-serve"]) == 130
-    assert capsys.readouterr().err == "interrupted\n"

@@ -69,22 +69,16 @@ def settings(settings: str, prepare: str = "return model") -> str:
 
 BAD = {
     "an id outside": (draft("return [1, 5000]"), IDS + "[1, 5000], in line 7 of"),
-    "a negative id": (draft("return [-1]"), IDS + "[-1], in line 7 of"),
-    "no draft": (draft("pass"), IDS + "None, in line 7 of"),
     "a float": (draft("return [1.5]"), IDS + "[1.5], in line 7 of"),
     "True": (draft("return [True]"), IDS + "[True], in line 7 of"),
-    "a text": (draft("return '12'"), IDS + "'12', in line 7 of"),
-    "a number": (draft("return 3"), IDS + "3, in line 7 of"),
     "lists in a list": (draft("return [[1]]"), IDS + "[[1]], in line 7 of"),
     "a draft of none": (draft("return []", 0), "num_tokens must be an integer from 1 to 64, got 0, in line 4 of"),
-    "a long draft": (draft("return []", 9999), "num_tokens must be an integer from 1 to 64, got 9999, in line 4 of"),
     "no key": (policy(key="pass"), "got values of type NoneType, in line 5 of"),
     "keys of two kinds": (
         policy(key="return 'a' if seq.seq_id % 2 else 1"),
         "key must return values that can be compared, such as numbers, got values of type int, str, in line 5 of",
     ),
     "no pick": (policy(pick="pass"), "pick must return an index from 0 to 8, got None, in line 8 of"),
-    "a pick outside": (policy(pick="return 9"), "pick must return an index from 0 to 8, got 9, in line 8 of"),
     "a pick before": (policy(pick="return -1"), "pick must return an index from 0 to 8, got -1, in line 8 of"),
     "a wrong setting": (settings("{'fast': True}"), "enforce_eager, async_scheduling, speculative, in line 4 of"),
     "settings that are no dict": (
@@ -94,8 +88,6 @@ BAD = {
     "no model": (settings("{}", "pass"), "prepare must return a Model, got None, in line 7 of"),
     "no first tokens": (stage("first_tokens", "super().first_tokens(seqs)"), f"first_tokens {PAIR}1 sequences, got"),
     "a token outside": (stage("next_tokens", "return [5000] * len(seqs)"), f"next_tokens {PAIR}8 sequences, got [5000"),
-    "a negative token": (stage("next_tokens", "return [-1] * len(seqs)"), f"next_tokens {PAIR}8 sequences, got [-1"),
-    "a float for a token": (stage("next_tokens", "return [1.5] * len(seqs)"), f"next_tokens {PAIR}8 sequences, got"),
     "too few tokens": (stage("next_tokens", "return super().next_tokens(seqs)[1:]"), f"next_tokens {PAIR}8 sequences"),
     "an error of its own": (policy(key="return seq.fast"), "no attribute 'fast', in line 6 of"),
 }  # fmt: skip

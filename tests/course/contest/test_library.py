@@ -6,14 +6,14 @@ import sys
 
 import pytest
 
-from course.contest import entry, places
+from course.contest import entry
 from course.contest.entry import make_engine
 from course.contest.library import changed_since, marks_of_library
 from course.contest.places import run_in_places
 from roseinfer.engine import config, policies
 from roseinfer.engine.engine import Engine
 from roseinfer.models import load_model
-from stages import LADDER, TokenBudget
+from stages import LADDER
 
 
 def other(*arguments, **settings):
@@ -25,7 +25,6 @@ def change_code(monkeypatch):
 
 
 WAYS = {
-    "a constant": (lambda patch: patch.setattr(places, "PLACES", 64), "course.contest.places.PLACES"),
     "a constant's contents": (
         lambda patch: patch.setitem(policies.POLICIES, "fcfs", policies.Packed),
         "roseinfer.engine.policies.POLICIES",
@@ -38,8 +37,6 @@ WAYS = {
     ),
     "a method": (lambda patch: patch.setattr(Engine, "step", other), "roseinfer.engine.engine.Engine.step"),
     "a method that is gone": (lambda patch: patch.delattr(Engine, "rest"), "roseinfer.engine.engine.Engine.rest"),
-    "a class": (lambda patch: patch.setattr(config, "EngineConfig", other), "roseinfer.engine.config.EngineConfig"),
-    "a stage": (lambda patch: patch.setattr(TokenBudget, "admit", other), "TokenBudget.admit"),
     "a module": (lambda patch: patch.delitem(sys.modules, entry.__name__), "course.contest.entry."),
 }
 

@@ -10,12 +10,6 @@ from course.contract import Promise, check_promises
 from roseinfer.stage import Stage
 
 
-def require_wrong_alone(mutant: Mutant) -> None:
-    """It is wrong in its demonstration, and its base is right."""
-    assert mutant.shows(mutant.make())
-    assert not mutant.shows(mutant.base)
-
-
 def require_caught_by_name(mutant: Mutant, promises: Iterable[Promise]) -> None:
     """One of the promises that it names is broken."""
     named = [promise for promise in promises if promise.name in mutant.named]
@@ -25,8 +19,3 @@ def require_caught_by_name(mutant: Mutant, promises: Iterable[Promise]) -> None:
 def require_held(stage_class: type[Stage], promises: Iterable[Promise]) -> None:
     outcomes = list(check_promises(stage_class, promises=promises))
     assert [outcome.promise.name for outcome in outcomes if outcome.verdict != "held"] == [], outcomes
-
-
-def require_all_told_apart(mutants: tuple[Mutant, ...], fewest: int) -> None:
-    assert len(mutants) >= fewest
-    assert len({mutant.name for mutant in mutants}) == len(mutants)

@@ -3,40 +3,26 @@
 from __future__ import annotations
 
 import pytest
-from caught import require_all_told_apart, require_caught_by_name, require_held, require_wrong_alone
+from caught import require_caught_by_name, require_held
 from mutants import MUTANTS, Mutant
 from tiers import in_every_run
 from unusual_stages import UNUSUAL
 
 from course.contract import PROMISES
 from roseinfer.stage import Stage
-from stages import TritonPaged
 
 pytestmark = pytest.mark.slow
 
 
-TRITON = [pytest.param(mutant, marks=pytest.mark.needs_triton) for mutant in MUTANTS if mutant.base is TritonPaged]
-PLAIN = [mutant for mutant in MUTANTS if mutant.base is not TritonPaged]
 # They find nothing in a stage that is right in the others, and take as long as all of them together.
 LONG_ONES = ("equals_transformers", "equals_transformers_in_full_size", "very_long_sequences", "llama_families")
 # Other strides, other books, another decode, a batch that is padded, two levels of inheritance.
 UNUSUAL_DAILY = ("HeadsFirst", "OtherBooks", "OwnDecode", "PadsTheBatch", "TwoLevelsDown")
-a_mutant = pytest.mark.parametrize("mutant", [*PLAIN, *TRITON], ids=repr)
 
 
-@pytest.mark.nightly
-@a_mutant
-def test_a_mutant_is_really_wrong_where_its_base_is_right(mutant: Mutant):
-    require_wrong_alone(mutant)
-
-
-@a_mutant
+@pytest.mark.parametrize("mutant", MUTANTS, ids=repr)
 def test_a_mutant_is_caught_by_the_promise_that_names_it(mutant: Mutant):
     require_caught_by_name(mutant, PROMISES)
-
-
-def test_mutants_are_many_and_told_apart():
-    require_all_told_apart(MUTANTS, fewest=60)
 
 
 @pytest.mark.parametrize("stage_class", in_every_run({cls.__name__: (cls,) for cls in UNUSUAL}, UNUSUAL_DAILY))

@@ -71,15 +71,6 @@ class WholeRequests(Right):
         seq.finish_reason = "abort"
 
 
-class OnePromptAtATime(TokenBudget):
-    """While a prompt is being computed, no other request joins."""
-
-    def prompts(self, may_admit):
-        for seq in super().prompts(may_admit):
-            yield seq
-            return
-
-
 class PromptsFirst(TokenBudget):
     """A step has prompts, or a token of each sequence that decodes, but not both."""
 
@@ -110,13 +101,6 @@ class LeavesABlockFree(TokenBudget):
     def admit(self, seq):
         has_room = self.tables.blocks_for(len(seq)) < self.tables.num_free
         return (has_room or not self.running) and super().admit(seq)
-
-
-class FindsNothing(PrefixCache):
-    """Keys are made and never found."""
-
-    def find(self, seq):
-        return [], 0
 
 
 class KeysAreTexts(PrefixCache):
@@ -178,11 +162,9 @@ class SmallDefaults(Policies):
 
 UNUSUAL_QUEUES = (
     WholeRequests,
-    OnePromptAtATime,
     PromptsFirst,
     PreemptsTheShortest,
     LeavesABlockFree,
-    FindsNothing,
     KeysAreTexts,
     EvictsTheNewest,
     TakesTurns,

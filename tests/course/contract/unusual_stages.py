@@ -64,27 +64,6 @@ class HeadsFirst(VectorizedGather):
         )
 
 
-class KAndVInOne(BlockTable):
-    """One tensor for K and V of all layers."""
-
-    def __init__(self, model, **sizes):
-        super().__init__(model, **sizes)
-        both = torch.stack([self.k_cache, self.v_cache], dim=3)
-        self.k_cache, self.v_cache = both.unbind(3)
-
-
-class LastBlockFirst(NaiveCat):
-    """Blocks in the reverse order: block 0 of the books is the last of the pool, and gathered from the back."""
-
-    def filled_blocks(self, seq, layer, num_tokens):
-        filled = list(super().filled_blocks(seq, layer, num_tokens))
-        return reversed(filled)
-
-    def __init__(self, model, **sizes):
-        super().__init__(model, **sizes)
-        self.blocks = [layer[::-1] for layer in self.blocks]
-
-
 class LazyBlocks(NaiveCat):
     """Blocks are made when they are first written."""
 
@@ -135,14 +114,6 @@ class TwoLevelsDown(BlockTableCache):
         return self.cached_rows[at]
 
 
-class TwoLevelsDownAgain(TwoLevelsDown):
-    """... and forgets them all when anyone is freed."""
-
-    def free(self, seq):
-        super().free(seq)
-        self.cached_rows.clear()
-
-
 class PoolOfGarbage(VectorizedGather):
     """A pool that was never zeroed: what no token wrote is large."""
 
@@ -150,21 +121,6 @@ class PoolOfGarbage(VectorizedGather):
         super().__init__(model, **sizes)
         self.k_cache.fill_(1000.0)
         self.v_cache.fill_(-1000.0)
-
-
-class CleansUp(VectorizedGather):
-    """Zeroes a sequence's blocks as it is freed."""
-
-    def free(self, seq):
-        held = (
-            [list(self.tables.of(seq.seq_id, layer)) for layer in range(self.config.num_layers)]
-            if self.holds(seq)
-            else []
-        )
-        super().free(seq)
-        for layer, blocks in enumerate(held):
-            self.k_cache[layer][blocks] = 0
-            self.v_cache[layer][blocks] = 0
 
 
 class KeepsTheBatch(PreallocGather):
@@ -243,13 +199,6 @@ class BlocksOf32(SelectAppend):
         super().__init__(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs)
 
 
-class FourAtATime(SelectAppend):
-    """Where nothing else is asked for, room for four sequences."""
-
-    def __init__(self, model, *, num_blocks, block_size=64, max_num_seqs=4):
-        super().__init__(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs)
-
-
 class OnACopy(SelectAppend):
     """Runs on a copy of the caller's model."""
 
@@ -257,39 +206,19 @@ class OnACopy(SelectAppend):
         super().__init__(deepcopy(model), **sizes)
 
 
-class CountsItsCalls(SelectAppend):
-    """next_tokens and first_tokens wrapped, and the choice left to the template."""
-
-    calls = 0
-
-    def first_tokens(self, seqs):
-        self.calls += 1
-        return super().first_tokens(seqs)
-
-    def next_tokens(self, seqs):
-        self.calls += 1
-        return super().next_tokens(seqs)
-
-
 UNUSUAL = (
     Right,
     TokensInDicts,
     HeadsFirst,
-    KAndVInOne,
-    LastBlockFirst,
     LazyBlocks,
     LongestFirst,
     PadsTheBatch,
     TwoLevelsDown,
-    TwoLevelsDownAgain,
     PoolOfGarbage,
-    CleansUp,
     KeepsTheBatch,
     OtherBooks,
     AnotherWay,
     OwnDecode,
     BlocksOf32,
-    FourAtATime,
     OnACopy,
-    CountsItsCalls,
 )

@@ -12,16 +12,14 @@ import pytest
 import torch
 
 from course.posts import data as posts
-from course.posts import planned, post000, post001, post002, post003, post004
+from course.posts import post000, post001, post002, post003, post004
 from course.posts.data import post_facts
 from course.posts.post002 import order
 from course.posts.post003 import executors
 from course.posts.report import PostReport, Setting
-from roseinfer.engine.engine import Engine
 from roseinfer.models.load import shape_of
 from roseinfer.models.shapes import random_model
 from roseinfer.profiling import Machine
-from roseinfer.stage import Stage
 from stages import LADDER
 
 STEPS, CACHED = 6, 9  # of post 001
@@ -35,11 +33,10 @@ MODELS = {"000": "random:gpt2", "004": "random:tiny-llama"}
 
 @dataclass
 class Reproduced:
-    """A post's report, and what it was made of. built: the sizes of every engine and stage."""
+    """A post's report, and what it was made of."""
 
     report: PostReport
     parts: dict[str, Any]
-    built: list[tuple[int, int, int]]
 
 
 def setting(post: str = "000", device: str = "cpu", **changed: Any) -> Setting:
@@ -67,30 +64,10 @@ def kept(patch: pytest.MonkeyPatch, module: Any, name: str, parts: dict[str, Any
     patch.setattr(module, name, lambda *args: parts.setdefault(name, function(*args)))
 
 
-def note_sizes(patch: pytest.MonkeyPatch, built: list[tuple[int, int, int]]) -> None:
-    """Append the sizes of every engine and stage that is made from now on."""
-
-    class Noting(Engine):
-        def __init__(self, model: Any, **sizes: Any) -> None:
-            built.append((sizes["num_blocks"], sizes["block_size"], sizes["max_num_seqs"]))
-            super().__init__(model, **sizes)
-
-    make_stage = Stage.__init__
-
-    def noting(self: Stage, model: Any, *, num_blocks: int, block_size: int = 64, max_num_seqs: int = 64) -> None:
-        built.append((num_blocks, block_size, max_num_seqs))
-        make_stage(self, model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs)
-
-    patch.setattr(planned, "Engine", Noting)
-    patch.setattr(Stage, "__init__", noting)
-
-
 def reproduce(post: str, folder: Path) -> Reproduced:
     """Reproduce a post. folder: for its data, where that is changed."""
     parts: dict[str, Any] = {}
-    built: list[tuple[int, int, int]] = []
     with pytest.MonkeyPatch.context() as patch:
-        note_sizes(patch, built)
         if post == "000":
             patch.setattr(Setting, "load", narrow_gpt2)
         if post in ("000", "004"):
@@ -105,4 +82,4 @@ def reproduce(post: str, folder: Path) -> Reproduced:
             patch.setattr(post003, "post_facts", lambda post: about)
             patch.setattr(post003, "measure_machine", lambda *where: MACHINE)
             patch.setattr(executors, "race", lambda *what: race(*what[:3], 0.001, 1))
-        return Reproduced(MODULES[post].reproduce(setting(post)), parts, built)
+        return Reproduced(MODULES[post].reproduce(setting(post)), parts)

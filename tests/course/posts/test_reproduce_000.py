@@ -10,7 +10,6 @@ import torch
 from made_up import section, section_of
 from small_posts import setting
 
-from course.posts import post000
 from course.posts.data import post_facts, post_table
 from course.posts.post000 import tables
 from course.posts.post000.counts import DecodeBatch
@@ -156,5 +155,3 @@ def test_the_posts_command_with_changes():
     args = parsed(arguments(setting(quick=False, model=None)))
     assert (args.num_requests, args.max_new_tokens, args.max_batch_size, args.top_k) == (16, 16, 8, 40)
     assert args.do_sample and args.profile and args.mode == "online" and args.hf_model_id == "random:gpt2"
-    (config,) = post000.engines(setting(model="tiny", quick=False))
-    assert config.model == "tiny" and config.max_num_seqs == 16 and config.sizes().num_weights > 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -18,7 +17,7 @@ from torch import nn
 from course.posts import planned, post002
 from course.posts.data import post_facts, post_table
 from course.posts.post002 import aborts, arrays, order, qkv, steps
-from course.posts.post002.arrays import ids_of, write_each, write_overlapping
+from course.posts.post002.arrays import write_each, write_overlapping
 from course.posts.report import PostReport
 from roseinfer.engine.engine import Engine
 from roseinfer.models import GPT2
@@ -44,7 +43,7 @@ def report(reproduced) -> PostReport:
 
 @pytest.fixture
 def config() -> PlannedEngine:
-    return post002.engines(setting())[0]
+    return post002.engine(setting())
 
 
 # The order of requests
@@ -127,22 +126,6 @@ def test_an_abort_of_a_set_is_refused(tiny: GPT2):
 # Arrays on the host
 
 
-@pytest.mark.parametrize(
-    ("made_by", "dtype", "expected"),
-    [
-        ("concatenate", None, "float64"),
-        ("concatenate", np.int32, "int32"),
-        ("full", None, "int64"),
-        ("full", np.int32, "int32"),
-    ],
-    ids=["padded", "padded as int32", "filled", "filled as int32"],
-)
-def test_types_of_token_ids(made_by: str, dtype: type | None, expected: str):
-    array = ids_of(made_by, 3, 5, dtype)()
-    assert array.shape == (3, 5) and array.dtype == expected
-    assert (array[:, 1:] == 0).all()
-
-
 @given(st.integers(1, 9))
 def test_only_the_first_of_a_batch_finds_its_own_token(batch: int):
     counts = arrays.prefill_counts(write_overlapping, list(range(batch)), places=20)
@@ -153,13 +136,6 @@ def test_only_the_first_of_a_batch_finds_its_own_token(batch: int):
         "lost": 0,
         "repeated": 0,
     }
-
-
-def test_the_overlapping_write_by_hand():
-    buffer = np.array([90, 91, 92, 93, 94, 95])
-    writes = write_overlapping(np.array([1, 2, 3]), [0, 1, 2], buffer)
-    assert buffer.tolist() == [1, 1, 1, 2, 3, 95]
-    assert writes.tolist() == [1, 2, 3, 2, 1, 0]
 
 
 def test_what_a_buffer_holds_is_told_apart():

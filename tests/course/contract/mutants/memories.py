@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from string import ascii_letters
-
 import torch
 
-from stages import BlockTable, BlockTableCache, NaiveCat, PreallocGather, SelectAppend, VectorizedGather
+from stages import BlockTable, BlockTableCache, NaiveCat, VectorizedGather
 
-from .demonstrations import callers_list, logits_kept, rearranged, run, script, side_by_side
 from .mutant import Mutant, by_hand
-
-BACK = ("other_blocks",)
-BATCHES = ("batch_grows_and_shrinks", "random_schedules", "rows_in_order", "neighbours_come_and_go", "mixed_lengths")
 
 
 def rows_known_by(name: str, key) -> Mutant:
@@ -28,7 +22,7 @@ def rows_known_by(name: str, key) -> Mutant:
         def free(self, seq):
             BlockTable.free(self, seq)
 
-    return Mutant(f"rows by {name}", lambda: OtherKey, rearranged(), BACK, BlockTableCache)
+    return Mutant(f"rows by {name}", lambda: OtherKey, ("other_blocks",))
 
 
 class ByPlace(VectorizedGather):
@@ -65,40 +59,6 @@ class BySequenceModulo(BlockTable):
     def free(self, seq):
         super().free(seq)
         self.kept.pop(seq.seq_id, None)
-
-
-class StaleColumns(BlockTableCache):
-    """What stood after a shorter row stays there, and context_lens is the batch's longest of old."""
-
-    def build(self, seqs):
-        step = super().build(seqs)
-        if len(seqs) == getattr(self, "size", None):
-            step.context_lens = self.lengths + 1
-        self.size, self.lengths = len(seqs), step.context_lens
-        return step
-
-
-class MaskOfOld(SelectAppend):
-    """The mask is kept while batch and longest stay the same."""
-
-    def build(self, seqs):
-        step = super().build(seqs)
-        at = len(seqs), max(seq.num_cached_tokens for seq in seqs)
-        self.masks = getattr(self, "masks", {})
-        step.mask = self.masks.setdefault(at, step.mask)
-        return step
-
-
-class OneBuffer(PreallocGather):
-    """The batch tensor is kept and grows, and no longer zeroed; the mask is as wide as the longest ever."""
-
-    def build_batched_past(self, seqs, longest):
-        self.widest = max(longest, getattr(self, "widest", 0))
-        past = super().build_batched_past(seqs, longest)
-        if len(seqs) != getattr(self, "rows", len(seqs)):
-            past = [(k.flip(0), v.flip(0)) for k, v in past]
-        self.rows = len(seqs)
-        return past
 
 
 class SharedPool(VectorizedGather):
@@ -147,22 +107,15 @@ class LooksAtTheFirstPrompt(NaiveCat):
 
 MUTANTS = (
     rows_known_by("the sequence", lambda seq_id, blocks: (seq_id, len(blocks))),
-    rows_known_by("sequence and last block", lambda seq_id, blocks: (seq_id, len(blocks), blocks[-1])),
     rows_known_by("sequence, first and last", lambda seq_id, blocks: (seq_id, len(blocks), blocks[0], blocks[-1])),
     rows_known_by("sequence and sum", lambda seq_id, blocks: (seq_id, len(blocks), sum(blocks))),
     rows_known_by("sequence and set", lambda seq_id, blocks: (seq_id, frozenset(blocks))),
     rows_known_by("sequence, all but the first", lambda seq_id, blocks: (seq_id, len(blocks), *blocks[1:])),
-    rows_known_by("first and last", lambda seq_id, blocks: (0, len(blocks), blocks[0], blocks[-1])),
-    rows_known_by("set", lambda seq_id, blocks: (0, frozenset(blocks))),
     rows_known_by("last and sum", lambda seq_id, blocks: (0, len(blocks), blocks[-1], sum(blocks))),
-    by_hand(ByPlace, script("+a5 +b5 a b a b"), *BATCHES, *BACK),
-    by_hand(BySequenceModulo, run([5] * 65, 9, num_blocks=65), "neighbours_come_and_go", "large_batches"),
-    by_hand(StaleColumns, script("+a5 +b9 a b a"), *BATCHES, "pool_exhausted"),
-    by_hand(MaskOfOld, script("+a5 +b9 ab*4 -a -b +c9 +d1 cd*4"), "alike_prompts", *BATCHES),
-    by_hand(OneBuffer, script("+a5 +b9 +c3 abc ab"), *BATCHES),
-    by_hand(SharedPool, side_by_side(), "two_at_once"),
-    by_hand(SameLogits, logits_kept(), "leaves_what_is_yours", "one_sequence"),
-    by_hand(SortsYours, callers_list(), "mixed_lengths", "leaves_what_is_yours"),
-    by_hand(LooksAtTheFirstPrompt, script(" ".join(f"+{letter}3 {letter}*2 -{letter}" for letter in ascii_letters)),
-            "alike_prompts"),
-)  # fmt: skip
+    by_hand(ByPlace, "batch_grows_and_shrinks"),
+    by_hand(BySequenceModulo, "neighbours_come_and_go"),
+    by_hand(SharedPool, "two_at_once"),
+    by_hand(SameLogits, "leaves_what_is_yours"),
+    by_hand(SortsYours, "leaves_what_is_yours"),
+    by_hand(LooksAtTheFirstPrompt, "alike_prompts"),
+)

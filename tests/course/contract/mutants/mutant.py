@@ -1,4 +1,4 @@
-"""A mutant: a stage that is wrong in one thing, what shows it, and which promise is to name it."""
+"""A mutant: a stage that is wrong in one thing, and the promises of which one has to name it."""
 
 from __future__ import annotations
 
@@ -15,59 +15,52 @@ import roseinfer.stage
 from roseinfer.stage import Stage
 from stages import NaiveCat
 
-from .demonstrations import Demonstration
-
 _number = itertools.count()
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """make() gives the class. shows: a run in which it is wrong and `base` is right. named: the promises that may be
-    the first to be broken."""
+    """make() gives the class. named: the promises that may be the first to be broken."""
 
     name: str
     make: Callable[[], type[Stage]]
-    shows: Demonstration
     named: tuple[str, ...]
-    base: type[Stage] = NaiveCat
 
     def __repr__(self) -> str:
         return self.name
 
 
-def by_hand(stage_class: type[Stage], shows: Demonstration, *named: str, name: str = "") -> Mutant:
-    return Mutant(name or stage_class.__name__, lambda: stage_class, shows, named, stage_class.__mro__[1])
+def by_hand(stage_class: type[Stage], *named: str) -> Mutant:
+    return Mutant(stage_class.__name__, lambda: stage_class, named)
 
 
-def edit(base: type[Stage], name: str, old: str, new: str, shows: Demonstration, *named: str) -> Mutant:
+def edit(base: type[Stage], name: str, old: str, new: str, *named: str) -> Mutant:
     """The stage's own file with one piece of its source replaced."""
 
     def make() -> type[Stage]:
         return getattr(edited(sys.modules[base.__module__], old, new), base.__name__)
 
-    return Mutant(f"{base.name[:3]}: {name}", make, shows, named, base)
+    return Mutant(f"{base.name[:3]}: {name}", make, named)
 
 
-def edit_blocks(
-    name: str, old: str, new: str, shows: Demonstration, *named: str, base: type[Stage] = NaiveCat
-) -> Mutant:
+def edit_blocks(name: str, old: str, new: str, *named: str) -> Mutant:
     """A stage whose books are BlockTables with one piece of their source replaced."""
 
     def make() -> type[Stage]:
         module = edited(roseinfer.blocks, old, new)
         module.OutOfBlocks = roseinfer.blocks.OutOfBlocks
 
-        class OtherBooks(base):
+        class OtherBooks(NaiveCat):
             def __init__(self, model, **sizes):
                 super().__init__(model, **sizes)
                 self.tables = module.BlockTables(self.tables.num_tables, self.tables.num_blocks, self.tables.block_size)
 
         return OtherBooks
 
-    return Mutant(f"blocks: {name}", make, shows, named, base)
+    return Mutant(f"blocks: {name}", make, named)
 
 
-def edit_template(name: str, old: str, new: str, shows: Demonstration, *named: str) -> Mutant:
+def edit_template(name: str, old: str, new: str, *named: str) -> Mutant:
     """A stage on the template of prefill, decode and free with one piece of its source replaced."""
 
     def make() -> type[Stage]:
@@ -85,7 +78,7 @@ def edit_template(name: str, old: str, new: str, shows: Demonstration, *named: s
         )
         return type("OtherTemplate", (NaiveCat,), {name: template[name] for name in methods})
 
-    return Mutant(f"stage: {name}", make, shows, named)
+    return Mutant(f"stage: {name}", make, named)
 
 
 def edited(module: types.ModuleType, old: str, new: str) -> types.ModuleType:
