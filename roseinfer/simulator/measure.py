@@ -1,4 +1,4 @@
-"""Measured steps of the real engine, to which a cost is fitted, and real runs to which a simulation is compared."""
+"""Measured steps of the real engine, to which a cost is fitted, and real runs beside which a simulation is shown."""
 
 from __future__ import annotations
 

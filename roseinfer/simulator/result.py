@@ -37,27 +37,10 @@ DEFINITIONS = (*(metric.text() for metric in TIMES), f"{PERCENTILE}.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CostedResult(Result):
-    """A result that depends on the cost of steps."""
-
-    SHORT_FIELDS: ClassVar[tuple[str, ...]] = ("arguments", "cost")
-
-    cost: Cost
-
-    def to_dict(self) -> dict[str, Any]:
-        return super().to_dict() | {"cost": self.cost.to_dict()}
-
-    def short(self) -> dict[str, Any]:
-        """Return the short form, with only the kind of the cost."""
-        return super().short() | {"cost": {"kind": self.cost.to_dict()["kind"]}}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Simulation(CostedResult):
+class Simulation(Result):
     """The results of simulated runs. rows: one for each policy, router and number of replicas.
 
-    is_partial: the last of them was interrupted, as by Ctrl-C, and has what had happened until then.
-    simulated_per_second: requests, by the clock on the wall.
+    cost: that of the steps. simulated_per_second: requests, by the clock on the wall.
     """
 
     SHORT: ClassVar = (
@@ -73,10 +56,15 @@ class Simulation(CostedResult):
         "hit_rate",
     )
 
-    SHORT_FIELDS: ClassVar = (*CostedResult.SHORT_FIELDS, "is_partial")
+    cost: Cost
+    simulated_per_second: float
 
-    is_partial: bool = False
-    simulated_per_second: float = 0.0
+    def to_dict(self) -> dict[str, Any]:
+        return super().to_dict() | {"cost": self.cost.to_dict()}
+
+    def short(self) -> dict[str, Any]:
+        """Return the short form, with only the kind of the cost."""
+        return super().short() | {"cost": {"kind": self.cost.to_dict()["kind"]}}
 
     def short_row(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return the row for the short line of JSON. Its times are in seconds."""
@@ -88,9 +76,8 @@ class Simulation(CostedResult):
 
     def notes(self) -> list[str]:
         fitted = [fit_note(self.cost)] if isinstance(self.cost, FittedCost) else []
-        partial = ["PARTIAL: broken off. The last row has what had happened until then."] if self.is_partial else []
         speed = f"{self.simulated_per_second:,.0f} requests a second were simulated."
-        return [*partial, self.cost.about, *fitted, *ASSUMPTIONS, *DEFINITIONS, speed]
+        return [self.cost.about, *fitted, *ASSUMPTIONS, *DEFINITIONS, speed]
 
     def throughput(self) -> TextTable:
         is_race = len({row["policy"] for row in self.rows}) > 1
@@ -107,9 +94,7 @@ class Simulation(CostedResult):
             Column("cache hits", lambda x: f"{x:.1%}"),
             Column("busy, least to most", right=True),
         ]
-        whole = self.rows[:-1] if self.is_partial else self.rows
-        first = {(row["router"], row["replicas"]): row["seconds"] for row in reversed(whole)}
-        later = [row["seconds"] - first[row["router"], row["replicas"]] for row in whole] + [None] * self.is_partial
+        first = {(row["router"], row["replicas"]): row["seconds"] for row in reversed(self.rows)}
         return TextTable.of(
             columns,
             [
@@ -117,7 +102,7 @@ class Simulation(CostedResult):
                     *self._keys(row),
                     row["ended"],
                     row["seconds"],
-                    *([seconds_later] if is_race else []),
+                    *([row["seconds"] - first[row["router"], row["replicas"]]] if is_race else []),
                     row["tail_seconds"],
                     row["tokens_per_second"],
                     row["steps"],
@@ -126,7 +111,7 @@ class Simulation(CostedResult):
                     row["hit_rate"],
                     f"{min(row['busy']):.0%} to {max(row['busy']):.0%}",
                 )
-                for row, seconds_later in zip(self.rows, later, strict=True)
+                for row in self.rows
             ],
             keys=len(self._key_columns()),
         )
@@ -182,7 +167,7 @@ def simulations(
 ) -> Simulation:
     """Simulate the same arrivals under every policy, router and number of replicas.
 
-    Ctrl-C ends it with a partial result. Raises ValueError for a bad argument, before anything runs.
+    Raises ValueError for a bad argument, before anything runs.
     """
     settings = {name: replace(setting, scheduling_policy=name) for name in policies}
     for router in routers:
@@ -192,19 +177,14 @@ def simulations(
     require_order(arrivals)
     setting.check_fits(arrivals)
     rows: list[dict[str, Any]] = []
-    began, is_partial = perf_counter(), False
+    began = perf_counter()
     num_runs = len(policies) * len(routers) * len(replicas)
     progress = Progress(on_progress, {SIMULATED: num_runs}, num_runs)
     for policy, router, num_replicas in product(policies, routers, replicas):
         progress.begin(f"{policy}, {router}, {counted(num_replicas, 'replica')}", SIMULATED)
         cluster = Cluster(settings[policy], cost, num_replicas, router)
-        try:
-            cluster.run(arrivals)
-        except KeyboardInterrupt:
-            is_partial = True
+        cluster.run(arrivals)
         rows.append({"policy": policy, "router": router, "replicas": num_replicas, **summary(cluster)})
-        if is_partial:
-            break
     simulated = sum(row["ended"] for row in rows)
     used = asdict(setting) | {"max_num_batched_tokens": setting.step_tokens}
     told = {"setting": used, "routers": list(routers), **(arguments or {})}
@@ -212,6 +192,5 @@ def simulations(
         arguments=told,
         cost=cost,
         rows=rows,
-        is_partial=is_partial,
         simulated_per_second=simulated / (perf_counter() - began),
     )

@@ -9,7 +9,7 @@ import pytest
 
 from roseinfer.arrivals import Range
 from roseinfer.cli.command import Parser
-from roseinfer.cli.flags import add_flags, as_typed, given_fields, settings_of
+from roseinfer.cli.flags import add_flags, given_fields, refuse_changed, settings_of
 from roseinfer.cli.main import parser
 from roseinfer.engine.config import EngineConfig
 from roseinfer.settings import flag
@@ -59,7 +59,12 @@ def test_what_is_typed_becomes_the_fields():
     _, given = parsed("--sizes 2,4 --token-lens 3-9 --shares 0.5 --seed 1")
     settings = settings_of(Settings, given)
     assert settings == Settings(sizes=[2, 4], lens=(3, 9), shares=[0.5], seed=1)
-    assert as_typed(Settings(lens=(3, 9))) == {"sizes": "1,8", "token_lens": "3-9", "shares": None, "seed": 7}
+
+
+def test_a_flag_that_was_changed_without_effect_is_refused():
+    refuse_changed(Settings(seed=1), {"lens": "has no effect"})
+    with pytest.raises(ValueError, match="^--token-lens 3-9: has no effect$"):
+        refuse_changed(Settings(lens=(3, 9)), {"lens": "has no effect"})
 
 
 @pytest.mark.parametrize("command", ["dry-run", "simulate"])

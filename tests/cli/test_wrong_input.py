@@ -108,8 +108,6 @@ CASES = [
     ("bench chunks --decoding 99999999", "--decoding 99999999: an engine for so many sequences"),
     ("bench memory --prompt-len 5000", "--prompt-len 5000 + --max-tokens 64 is 5064 tokens, allowed: max_model_len="),
     ("simulate --trace nosuch", "--trace nosuch: there is no such file"),
-    ("simulate --cost nosuch", "--cost nosuch: there is no such file"),
-    ("simulate --cost wrong.json", "--cost wrong.json: must be what --output of a run with --fit wrote"),
     ("simulate --requests 99999999", "--requests must be an integer from 1 to 1,000,000, got 99999999"),
     ("simulate --replicas 99999999", "--replicas must be an integer from 1 to 4,096, got 99999999"),
     ("simulate --num-blocks 99999999", "--num-blocks must be an integer from 1 to 1,000,000, got 99999999"),
@@ -170,21 +168,3 @@ def test_a_message_names_flags_and_leaves_words_and_limits_alone():
         "--trace prompt_len.json": "--trace prompt_len.json",
     }.items():
         assert in_flags(message, args) == shown
-
-
-def test_a_validation_that_fails_exits_1(monkeypatch, capsys):
-    from roseinfer.simulator import Validation
-
-    class Off(Validation):
-        worst_error = -0.4
-
-    def validated(*given):
-        cost = type("Cost", (), {"to_dict": lambda self: {"kind": "fitted"}})()
-        return Off(arguments={}, cost=cost, rows=[])
-
-    monkeypatch.setattr("roseinfer.cli.commands.simulate.validated", validated)
-    monkeypatch.setattr(Off, "text", lambda self, width=None: "a table")
-    assert main(["simulate", "--validate", "tiny"]) == 1
-    out, err = capsys.readouterr()
-    assert json.loads(out.splitlines()[-1])["worst_error"] == -0.4
-    assert err == "error: throughput is off by -40.0% at worst\n"

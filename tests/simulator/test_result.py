@@ -1,8 +1,6 @@
-"""Policies and cluster sizes raced on the same requests; what is told of a race, and of one that was broken off."""
+"""Policies and cluster sizes raced on the same requests, and what is told of a race."""
 
 from __future__ import annotations
-
-import json
 
 import pytest
 from clocks import UnitCost
@@ -28,7 +26,7 @@ def test_one_row_a_policy_and_size():
     ]
     tokens = sum(a.output_len for a in ARRIVALS)
     assert all((row["ended"], row["output_tokens"]) == (30, tokens) for row in result.rows)
-    assert not result.is_partial and result.arguments["seed"] == 0
+    assert result.arguments["seed"] == 0
 
 
 def test_longest_first_has_the_shorter_tail():
@@ -50,34 +48,10 @@ def test_the_text_tells_all_of_it():
     ]
     for told in ("a second a step", "engine's own", "nearest rank", "Routing", "requests a second were simulated"):
         assert told in notes
-    assert "PARTIAL" not in text
 
 
 def test_one_policy_is_behind_nobody():
     assert "to fcfs" not in race(policies=("fcfs",)).text()
-
-
-def test_a_race_that_was_broken_off():
-    steps = []
-
-    def seconds(work):
-        steps.append(work)
-        if len(steps) == 100:
-            raise KeyboardInterrupt
-        return 1.0
-
-    result = race(cost=UnitCost(seconds))
-    assert " +" not in result.text().splitlines()[2], "compared with a whole run"
-    assert result.is_partial and len(result.rows) == 1 and 0 < result.rows[0]["ended"] < result.rows[0]["requests"]
-    assert result.text().count("PARTIAL") == 1 and json.loads(result.to_json())["is_partial"] is True
-
-
-def test_one_that_was_broken_off_at_once():
-    def seconds(work):
-        raise KeyboardInterrupt
-
-    result = race(cost=UnitCost(seconds))
-    assert result.is_partial and result.rows[0]["ended"] == 0 and "PARTIAL" in result.text()
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,14 @@
-"""Measured steps, and simulations held to real runs. What is exact of them: never a time."""
+"""Measured steps, and real runs of the engine. What is exact of them: never a time."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 import pytest
-from clocks import StepClock
 
 from roseinfer.arrivals import at_once
-from roseinfer.engine import decode_graphs
 from roseinfer.models import load_model
-from roseinfer.simulator import EngineSetting, StepSample, fit, measure, step_samples, validate
+from roseinfer.simulator import EngineSetting, fit, measure, step_samples
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_shapes")]
 
@@ -19,20 +16,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_shapes")]
 @pytest.fixture(scope="module")
 def model():
     return load_model("tiny")
-
-
-@pytest.fixture
-def step_clock(monkeypatch):
-    """Drives every engine that is built meanwhile."""
-    clock, build = StepClock(), measure.real_engine
-
-    def built(*arguments):
-        engine = build(*arguments)
-        clock.drive(engine)
-        return engine
-
-    monkeypatch.setattr(measure, "real_engine", built)
-    return clock
 
 
 def test_each_round_measures_the_same_kinds_of_steps(model):
@@ -65,29 +48,6 @@ def test_wrong_counts(model, wrong):
         step_samples(model, **wrong)
 
 
-def test_a_clock_that_is_known_is_predicted_exactly(model, step_clock):
-    """Steps of a second each are a fixed cost of a second, and everything that follows from it is the same."""
-    setting = EngineSetting(num_blocks=64, max_num_seqs=4, max_model_len=512)
-    found = validate(
-        model, setting, "here", num_requests=8, prompt_lens=(1, 40), output_lens=(1, 9), repeats=1, clock=step_clock
-    )
-    assert found.cost.device == pytest.approx((1, 0, 0, 0, 0, 0, 0, 0), abs=1e-9) and not any(found.cost.host)
-    assert [row["arrivals"] for row in found.rows] == ["at once", "Poisson, 80% load"]
-    for row in found.rows:
-        assert row["errors"] == pytest.approx(dict.fromkeys(row["errors"], 0), abs=1e-9)
-    assert "Throughput is within 15%" in found.text()
-    assert json.loads(found.to_json())["rows"] == found.rows
-
-
-def test_a_prediction_that_is_off_says_so(model, step_clock, monkeypatch):
-    samples = step_samples(model, max_num_seqs=4, repeats=1, clock=step_clock)
-    half = fit("here", [StepSample(s.work, s.host, s.device / 2) for s in samples])
-    monkeypatch.setattr("roseinfer.simulator.validation.fit", lambda about, samples: half)
-    setting = EngineSetting(num_blocks=64, max_num_seqs=4, max_model_len=512)
-    found = validate(model, setting, "here", num_requests=4, output_lens=(1, 9), repeats=1, clock=step_clock)
-    assert found.worst_error == pytest.approx(1) and "NOT within 15%" in found.text()
-
-
 def num_graphs(engine):
     return len(engine.runner.graphs.graphs)
 
@@ -110,20 +70,3 @@ def test_a_cost_is_fitted_to_steps_that_are_replayed(model):
     assert [engine.runner.graphs.graphs for engine in engines] == captured
     assert not any(sum(engine.runner.graphs._times_seen.values()) for engine in engines), "a decode step was eager"
     assert all(captured)
-
-
-def test_runs_that_a_simulation_is_held_to_capture_no_graph(model, monkeypatch):
-    """Each size of batch was captured before them."""
-    captured, run = [], measure.real_run
-
-    def watched(engine, arrivals, *arguments):
-        before = num_graphs(engine)
-        result = run(engine, arrivals, *arguments)
-        captured.append(num_graphs(engine) - before)
-        return result
-
-    monkeypatch.setattr(decode_graphs, "RECORD_AFTER", 1)
-    monkeypatch.setattr("roseinfer.simulator.validation.real_run", watched)
-    setting = EngineSetting(num_blocks=64, max_num_seqs=4, max_model_len=512)
-    validate(model, setting, "here", num_requests=6, prompt_lens=(1, 9), output_lens=(1, 9), repeats=2)
-    assert captured == [0] * 6

@@ -30,7 +30,7 @@ from roseinfer.bench.settings import (
     Serve,
 )
 from roseinfer.cli.command import no_file
-from roseinfer.cli.flags import add_flags, settings_of
+from roseinfer.cli.flags import add_flags, refuse_changed, settings_of
 from roseinfer.cli.output import LAST_LINE, add_output, check_output, deliver
 from roseinfer.cli.progress import shown_progress
 from roseinfer.cli.repository import chosen_stages
@@ -199,17 +199,13 @@ def serve(settings: type[Serve], args: argparse.Namespace) -> None:
 
 
 def refuse_unused(s: Serve) -> None:
-    """Raise ValueError for a flag that was changed, and has no effect on this kind of load."""
+    """Raise ValueError for a flag that has no effect on this kind of load."""
     why = dict.fromkeys(OF_CONTENDERS, "changes nothing without --contenders")
     if s.contenders:
         why = dict.fromkeys(OF_ONE_SERVER, "not with --contenders, which race servers of their own on whole streams")
     elif s.url:
         why["port"] = "changes nothing with --url, which has one"
-    default = Serve()
-    for name, reason in why.items():
-        if (value := getattr(s, name)) != getattr(default, name):
-            flag = f"--no-{name}" if value is False else f"--{name.replace('_', '-')} {value}"
-            raise ValueError(f"{flag}: {reason}")
+    refuse_changed(s, why)
 
 
 def kernels(settings: type[Kernels], args: argparse.Namespace) -> None:
