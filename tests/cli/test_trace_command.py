@@ -275,18 +275,6 @@ def test_a_bad_file_is_one_line(run, write, content, message):
     assert message in err and err.startswith("error: ") and err.count("\n") == 1
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
-def test_a_trace_that_is_cut_off_is_read_as_far_as_it_goes(run, write, packed):
-    content = json.dumps([event("f", ts, 1) for ts in range(3)]).encode()
-    kept = content.rindex(b', {"ph"') + 10  # into the third event
-    cut = gzip.compress(content, compresslevel=0, mtime=0)[: kept + 15] if packed else content[:kept]
-    status, out, err = run(write(cut), "--sql", "SELECT COUNT(*) AS n FROM slice")
-    assert (status, out) == (0, ["n", "-", "2"])
-    assert err.startswith("warning: ") and err.count("\n") == 1
-    assert ("damaged gzip file" if packed else "not JSON") in err
-    assert err.endswith(f"read 2 whole events, and not the last 10 of {kept} bytes of JSON\n")
-
-
 # --- pictures ---
 
 

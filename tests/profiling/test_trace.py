@@ -10,8 +10,6 @@ from trace_cases import APPEND, BUILD, FORWARD, POST_QUERIES, STEP, event, toy_s
 
 from roseinfer.display import Table
 from roseinfer.profiling import Trace, capture
-from roseinfer.profiling.traces.broken_trace import read_whole_events
-from roseinfer.profiling.traces.chrome import BrokenFile, read_chrome_trace
 
 
 @pytest.fixture(scope="module")
@@ -302,58 +300,3 @@ def test_times_are_exact_to_the_nanosecond():
 def test_a_time_that_is_no_number_is_named(ts, dur):
     with pytest.raises(ValueError, match="event 'odd': (ts|dur)=.* is not a number of microseconds"):
         _ = Trace({"traceEvents": [event("odd", ts, dur)]}).slices
-
-
-# --- files that are not whole ---
-
-EVENTS = [event("aten::é", ts, 1, cat="cpu_op", text='"}, {[') for ts in range(3)]
-
-
-def pieces(form):
-    """A file's text before the events, one for each event, and after them."""
-    each = [("" if i == 0 else ",\n  ") + json.dumps(e, ensure_ascii=False) for i, e in enumerate(EVENTS)]
-    if form == "list":
-        return ["[\n", *each, "\n]"]
-    return ['{"schemaVersion": 1,\n "traceEvents": [\n  ', *each, '\n ], "roseinfer": {"steps": 3}\n}']
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["list", "object"])
-def test_wherever_a_file_is_cut_its_whole_events_are_read(tmp_path, form):
-    head, *each, tail = (piece.encode() for piece in pieces(form))
-    content = b"".join([head, *each, tail])
-    ends = [len(head) + sum(map(len, each[: i + 1])) for i in range(3)]
-    path = tmp_path / "cut.json"
-    for size in range(len(content)):
-        path.write_bytes(content[:size])
-        with pytest.raises(BrokenFile, match="not JSON"):
-            read_chrome_trace(path)
-        whole = read_whole_events(path)
-        count = sum(end <= size for end in ends)
-        if count == 0:
-            assert whole is None
-        else:
-            assert whole.data["traceEvents"] == EVENTS[:count]
-            assert whole.data.get("schemaVersion") == (1 if form == "object" else None)
-            assert (whole.num_bytes, whole.lost_bytes) == (size, size - ends[count - 1])
-
-
-def test_a_gzip_that_ends_early_gives_the_events_that_it_holds(tmp_path):
-    content = "".join(pieces("object")).encode()
-    path = tmp_path / "cut.json.gz"
-    path.write_bytes(gzip.compress(content, mtime=0)[:-4])  # only the checksum is cut off
-    assert read_whole_events(path) == (json.loads(content), len(content), 0)
-    stored = gzip.compress(content, compresslevel=0, mtime=0)  # so that as many bytes of JSON are missing
-    path.write_bytes(stored[: -8 - 20])
-    whole = read_whole_events(path)
-    assert whole.data == {"schemaVersion": 1, "traceEvents": EVENTS}
-    assert (whole.num_bytes, whole.lost_bytes) == (len(content) - 20, len(pieces("object")[-1]) - 20)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"hello", b'{"cells": [1, 2', b"[1, 2, 3", b"\xff\xfe[{}", gzip.compress(b"[" * 99, mtime=0)[:20] + b"damaged"],
-)
-def test_nothing_is_read_from_what_never_was_a_trace(tmp_path, content):
-    (tmp_path / "t.json").write_bytes(content)
-    assert read_whole_events(tmp_path / "t.json") is None
