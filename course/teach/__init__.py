@@ -79,10 +79,11 @@ from .lesson18.own_kernel import with_loops
 from .lesson18.races import find_races
 from .lesson18.row_products import time_products
 from .lesson19.draft_race import prove_drafts, race_drafts
-from .lesson19.draft_speed import acceptance, repeating_prompts, time_rows
+from .lesson19.draft_speed import acceptance, time_rows
 from .lesson19.drafts import draw_drafts
 from .lesson19.engine_drafts import race_engine_drafts
 from .lesson19.own_draft import with_draft
+from .lesson19.passages import repeating_prompts
 from .lesson19.token_distribution import draw_token_distribution
 from .lesson20.admission_race import at_most, race_admission
 from .lesson20.break_it import break_server

@@ -27,7 +27,6 @@ DTYPES = ("float32", "bfloat16", "float16")
 ROUNDED, STORED = ("int8", "int4"), "stored"
 QUANTIZED = (*ROUNDED, STORED)  # precisions of weights alone: K, V and the rest are in fp32
 PRECISIONS = (*DTYPES, *QUANTIZED)
-RANDOM, REPEATING = "random", "repeating"
 ENGINE = "engine"
 HF_NAME = "HF generate"
 HF_NAMES = {"dynamic": HF_NAME, "static": f"{HF_NAME}, static cache"}  # by the kind of its KV cache
@@ -39,8 +38,6 @@ SERVERS = ("engine", "llama-server")
 
 OFFLINE_HELP = "hf, engine, ctranslate2, llama.cpp (these two want `make peers`), stages such as s04; no stages when"
 ONLINE_HELP = "of engine, no-prefix-cache (the engine), hf (transformers' continuous batching)"
-PROMPTS_HELP = "repeating: passages of Python's documentation that the model repeats, ended by their own beginnings"
-DRAFTS_HELP = "also the engine with drafts: from the text, or by a second model"
 TRACE_HELP = (
     "requests with times and lengths of their own, a line of JSON each: "
     '{"seconds": 0.25, "prompt_len": 256, "output_len": 16}'
@@ -123,37 +120,16 @@ class Offline(Settings):
     )
     repeats: int = flag(3, AFTER_SHORT_RUN, check=POSITIVE)
     seed: int = flag(0, "of the prompts", check=NATURAL)
-    prompts: str = flag(RANDOM, PROMPTS_HELP, choices=(RANDOM, REPEATING))
-    speculative: str | None = flag(None, DRAFTS_HELP, choices=("ngram", "draft_model"))
-    num_drafts: int = flag(4, "with --speculative: tokens of a draft", check=POSITIVE)
-    draft_model: str | None = flag(None, "with --speculative draft_model; when not given --model in 8 bits")
     device: str = device_flag()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         each_once("precisions", self.precisions)
-        if self.speculative is None and self.num_drafts != Offline.num_drafts:
-            raise ValueError(f"num_drafts={self.num_drafts}: speculative must name a method that drafts, got None")
-        if self.draft_model is not None and self.speculative != "draft_model":
-            raise ValueError(
-                f"draft_model {self.draft_model}: speculative must name the method with a model, got {self.speculative}"
-            )
 
     @property
     def precisions(self) -> list[str]:
         """The precisions of weights: dtypes, then quantised ones."""
         return [*self.dtypes, *self.quantization]
-
-    @property
-    def drafting(self) -> dict[str, Any] | None:
-        """The speculative argument of LLM; None without drafts."""
-        if self.speculative is None:
-            return None
-        drafting = {"method": self.speculative, "num_tokens": self.num_drafts}
-        if self.speculative == "draft_model":
-            own = {"model": self.draft_model} if self.draft_model else {"model": self.model, "quantization": "int8"}
-            return drafting | own
-        return drafting
 
     @property
     def longest(self) -> int:
@@ -166,7 +142,7 @@ class Offline(Settings):
         return blocks_of(max(self.batch_sizes), self.longest)
 
     def record(self) -> dict[str, Any]:
-        return super().record() | {"precisions": self.precisions, "speculative": self.drafting}
+        return super().record() | {"precisions": self.precisions}
 
 
 @dataclass(frozen=True)

@@ -80,66 +80,46 @@ class Simulation(Result):
         return [self.cost.about, *fitted, *ASSUMPTIONS, *DEFINITIONS, speed]
 
     def throughput(self) -> TextTable:
-        is_race = len({row["policy"] for row in self.rows}) > 1
-        columns: list[Column | str] = [
-            *self._key_columns(),
-            Column("ended", lambda n: f"{n:,}"),
-            Column("seconds", significant),
-            *([Column(f"to {self.rows[0]['policy']}", lambda s: f"{s:+,.2f} s")] if is_race else []),
-            Column("tail s", significant),
-            Column("tokens/s", lambda x: f"{x:,.0f}"),
-            Column("steps", lambda n: f"{n:,}"),
-            Column("rows a step", lambda x: f"{x:.1f}"),
-            Column("preempted", lambda n: f"{n:,}"),
-            Column("cache hits", lambda x: f"{x:.1%}"),
-            Column("busy, least to most", right=True),
-        ]
         first = {(row["router"], row["replicas"]): row["seconds"] for row in reversed(self.rows)}
-        return TextTable.of(
-            columns,
-            [
-                (
-                    *self._keys(row),
-                    row["ended"],
-                    row["seconds"],
-                    *([row["seconds"] - first[row["router"], row["replicas"]]] if is_race else []),
-                    row["tail_seconds"],
-                    row["tokens_per_second"],
-                    row["steps"],
-                    row["rows_per_step"],
-                    row["preemptions"],
-                    row["hit_rate"],
-                    f"{min(row['busy']):.0%} to {max(row['busy']):.0%}",
-                )
-                for row in self.rows
-            ],
-            keys=len(self._key_columns()),
+        later = Column(
+            f"to {self.rows[0]['policy']}",
+            lambda seconds: f"{seconds:+,.2f} s",
+            of=lambda row: row["seconds"] - first[row["router"], row["replicas"]],
         )
+        columns = [
+            *self._keys(),
+            Column("ended", "{:,}".format, of="ended"),
+            Column("seconds", significant, of="seconds"),
+            *([later] if len({row["policy"] for row in self.rows}) > 1 else []),
+            Column("tail s", significant, of="tail_seconds"),
+            Column("tokens/s", "{:,.0f}".format, of="tokens_per_second"),
+            Column("steps", "{:,}".format, of="steps"),
+            Column("rows a step", "{:.1f}".format, of="rows_per_step"),
+            Column("preempted", "{:,}".format, of="preemptions"),
+            Column("cache hits", "{:.1%}".format, of="hit_rate"),
+            Column("busy, least to most", lambda busy: f"{min(busy):.0%} to {max(busy):.0%}", True, of="busy"),
+        ]
+        return TextTable.of_rows(columns, self.rows, keys=len(self._keys()))
 
     def times(self) -> TextTable:
-        shown = ("mean", *(f"p{p}" for p in PERCENTILES), "max")
-        in_ms = [Column(f"{name} ms", lambda seconds: significant(1e3 * seconds)) for name in shown]
-        return TextTable.of(
-            ["time", *self._key_columns(), *in_ms],
-            [
-                (metric.name, *self._keys(row), *(times[part] for part in shown))
-                for metric in TIMES
-                for row in self.rows
-                if (times := row["times"].get(metric.name))
-            ],
-            keys=1 + len(self._key_columns()),
-        )
+        def in_ms(stat: str) -> Column:
+            return Column(f"{stat} ms", lambda seconds: significant(1e3 * seconds), of=stat)
 
-    def _key_columns(self) -> list[Column | str]:
+        stats = ("mean", *(f"p{p}" for p in PERCENTILES), "max")
+        columns = [Column("time", of="time"), *self._keys(), *map(in_ms, stats)]
+        rows = [
+            row | row["times"][metric.name] | {"time": metric.name}
+            for metric in TIMES
+            for row in self.rows
+            if metric.name in row["times"]
+        ]
+        return TextTable.of_rows(columns, rows, keys=1 + len(self._keys()))
+
+    def _keys(self) -> list[Column]:
         """List the columns that tell rows apart: the router only where there are several."""
-        return ["policy", *(["router"] if self._has_routers else []), Column("replicas", right=True)]
-
-    def _keys(self, row: dict[str, Any]) -> tuple[str, ...]:
-        return (row["policy"], *([row["router"]] if self._has_routers else []), str(row["replicas"]))
-
-    @property
-    def _has_routers(self) -> bool:
-        return len({row["router"] for row in self.rows}) > 1
+        has_routers = len({row["router"] for row in self.rows}) > 1
+        routers = [Column("router", of="router")] if has_routers else []
+        return [Column("policy", of="policy"), *routers, Column("replicas", of="replicas")]
 
 
 def fit_note(cost: FittedCost) -> str:

@@ -12,8 +12,7 @@ import pytest
 from roseinfer.bench.executors import IN_TURN, ONE_BEHIND, ExecutorResult
 from roseinfer.bench.host import HostResult
 from roseinfer.bench.ladder_result import LadderResult
-from roseinfer.bench.offline import OfflineResult, PeakMemory
-from roseinfer.bench.settings import Memory
+from roseinfer.bench.offline import OfflineResult
 from roseinfer.cli.main import main
 from roseinfer.display.measured import rounded
 from roseinfer.paths import DATA, ROOT
@@ -158,7 +157,7 @@ def test_the_line_of_a_race_that_was_recorded():
         assert len(result.to_line()) < len(text) / 3
 
 
-def test_the_lines_of_host_executors_and_memory():
+def test_the_lines_of_host_and_executors():
     steps = {name: 0.001 for name in ("schedule", "prepare", "commit", "planning", "step", "rest", "forward")}
     row = {"batch_size": 8, **steps, "planning_min": 0.0005, "planning_max": 0.002}
     host = json.loads(HostResult(arguments={}, rows=[row], samples=[steps] * 99, **WHERE).to_line())
@@ -167,8 +166,6 @@ def test_the_lines_of_host_executors_and_memory():
     row = {"batch_size": 8, "tokens": 8, "seconds": seconds, "same_tokens": True}
     executors = json.loads(ExecutorResult(arguments={}, rows=[row], **WHERE).to_line())
     assert executors["rows"][0][IN_TURN] == {"tokens_per_second": 4.0, "min": 2.0, "max": 8.0}
-    memory = json.loads(PeakMemory(Memory(), weights=4, pool=3, libraries=2, peak=10).to_line())
-    assert memory["peak"] == 10 and memory["beyond"] == 1 and memory["run"]["batch_size"] == 8
 
 
 def test_numbers_are_rounded_wherever_they_are():

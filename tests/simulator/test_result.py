@@ -57,11 +57,9 @@ def test_one_policy_is_behind_nobody():
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        ({"policies": ("fcfs", "fair")}, "scheduling_policy must be one of fcfs"),
         ({"replicas": (1, 0)}, "replicas must be an integer from 1 to 4,096, got 0"),
         ({"routers": ["x"]}, "router: unknown value 'x'"),
         ({"arrivals": [Arrival(0, 5000, 1)]}, "can never fit"),
-        ({"arrivals": []}, "at least one"),
     ],
 )
 def test_what_is_wrong_is_refused_before_anything_runs(change, error):

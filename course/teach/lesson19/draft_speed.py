@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from roseinfer.bench.offline.prompts import repeating
 from roseinfer.display.table import Table
 from roseinfer.generate import decode_step
 from roseinfer.models import Model
@@ -15,9 +14,9 @@ from ..measure.median_times import median_ms
 from ..measure.ready_batch import ready_batch
 from ..views.rows_table import table
 from .drafts import record_drafts
+from .passages import MAX_TOKENS
 
 CONTEXT, REPEATS = 64, 30
-PROMPT_LEN, MAX_TOKENS = 64, 64
 
 
 def time_rows(stage_class: type[Stage], model: Model, most: int = 9) -> Table:
@@ -29,11 +28,6 @@ def time_rows(stage_class: type[Stage], model: Model, most: int = 9) -> Table:
     title = f"decode steps of {stage_class.name}, {CONTEXT} cached tokens in each row"
     note = f"ms: the median of {REPEATS} interleaved steps"
     return table(rows, ["ms", "ms per row"], title, note, {"ms": "{:.3f}", "ms per row": "{:.3f}"})
-
-
-def repeating_prompts(model: Model, number: int, seed: int = 0) -> list[list[int]]:
-    """Choose prompts on which drafting works best, from candidates that the bundled model repeats; the best first."""
-    return repeating(model, "tiny", number, PROMPT_LEN, MAX_TOKENS, seed)
 
 
 def acceptance(stage_class: type[Any], model: Model, prompt: list[int], max_tokens: int = MAX_TOKENS) -> float:

@@ -38,12 +38,11 @@ from roseinfer.planning.definitions import definitions_text
 
 if TYPE_CHECKING:
     from roseinfer.bench.offline import OfflineResult
-    from roseinfer.display.measured import Measured
+    from roseinfer.display.measured import Result
 
 EXAMPLES = (
     "roseinfer bench offline --model random:gpt2 --batch-sizes 1,8 --dtype float32,bfloat16 --quantization int8,int4",
     "roseinfer bench offline --contenders hf,s04,engine,llama.cpp --long --output offline.json",
-    "roseinfer bench offline --contenders engine --speculative ngram --prompts repeating --prompt-len 192",
     "roseinfer bench online --model random:gpt2 --scale 0.01 --chart curves.html",
     "roseinfer bench online --budgets 512,64 --scale 0.02 --prompt-len 16-256 --output-len 16-128 --load 0.8",
     "roseinfer bench serve -X 150 -P 8835 -O ./ -T 10",
@@ -121,7 +120,7 @@ def require_fit(flag: str, num_seqs: int, num_tokens: int, s: Any) -> None:
 
 
 def show(
-    args: argparse.Namespace, result: Measured, draw: Callable[[Path], None] | None = None, long: bool = False
+    args: argparse.Namespace, result: Result, draw: Callable[[Path], None] | None = None, long: bool = False
 ) -> None:
     from roseinfer.display.text_table import terminal_width
 

@@ -1,4 +1,4 @@
-"""Prompts of an offline race: random token ids, or passages that the model goes on to repeat."""
+"""repeating_prompts: passages of Python's documentation that the bundled model goes on to repeat."""
 
 from __future__ import annotations
 
@@ -10,33 +10,26 @@ from roseinfer.drive import drive
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.speculation.ngram import NGramProposer
 from roseinfer.engine.speculation.verify import verified
-from roseinfer.llm.loading import tokenizer_to_serve
-from roseinfer.models import Model
+from roseinfer.models import Model, load_tokenizer
 from roseinfer.models.weights import prepared_copy
 from roseinfer.sequence import SamplingParams, Sequence
 
-from ..ladder import random_prompts
-from ..settings import RANDOM, REPEATING
-
+PROMPT_LEN, MAX_TOKENS = 64, 64
 OPENING = 8  # tokens of a passage's beginning, which the prompt ends with
 CANDIDATES, LEAST_CANDIDATES = 3, 24  # for each prompt, and in all
 
 
-def random_ids(
-    model: Model, spec: str, batch_size: int, prompt_len: int, max_tokens: int, seed: int
+def repeating_prompts(
+    model: Model, number: int, seed: int = 0, prompt_len: int = PROMPT_LEN, max_tokens: int = MAX_TOKENS
 ) -> list[list[int]]:
-    return random_prompts(model, batch_size, prompt_len, seed)
-
-
-def repeating(model: Model, spec: str, batch_size: int, prompt_len: int, max_tokens: int, seed: int) -> list[list[int]]:
-    """Pick prompts that the model goes on to repeat, as when a text is revised or quoted.
+    """Choose prompts on which drafting works best, as when a text is revised or quoted; the best first.
 
     A prompt is a passage of Python's documentation, on which the bundled model was trained, followed by the beginning
-    of that passage. Without a tokenizer it is random ids. From more candidates than prompts we take those from whose
-    own text the most of the max_tokens new tokens can be drafted.
+    of that passage. From more candidates than prompts we take those from whose own text the most of the max_tokens new
+    tokens can be drafted.
     """
     opening = min(OPENING, max(1, prompt_len // 4))
-    passages = passages_of(model, spec, max(LEAST_CANDIDATES, CANDIDATES * batch_size), prompt_len - opening, seed)
+    passages = passages_of(max(LEAST_CANDIDATES, CANDIDATES * number), prompt_len - opening, seed)
     seqs = [
         Sequence(passage + passage[:opening], SamplingParams(max_tokens=max_tokens, ignore_eos=True))
         for passage in passages
@@ -45,14 +38,12 @@ def repeating(model: Model, spec: str, batch_size: int, prompt_len: int, max_tok
     for _ in drive(Engine(prepared_copy(model), num_blocks=num_blocks, max_num_seqs=len(seqs)), seqs):
         pass
     seqs.sort(key=steps_with_drafts)
-    return [seq.token_ids[:prompt_len] for seq in seqs[:batch_size]]
+    return [seq.token_ids[:prompt_len] for seq in seqs[:number]]
 
 
-def passages_of(model: Model, spec: str, number: int, length: int, seed: int) -> list[list[int]]:
-    """Cut passages of `length` tokens that begin with a paragraph; random ids where the model has no tokenizer."""
-    (tokenizer, _), rng = tokenizer_to_serve(spec, None), Random(seed)
-    if tokenizer is None:
-        return random_prompts(model, number, length, seed)
+def passages_of(number: int, length: int, seed: int) -> list[list[int]]:
+    """Cut passages of `length` tokens that begin with a paragraph."""
+    tokenizer, rng = load_tokenizer("tiny"), Random(seed)
     paragraphs = [text for topic in topics() for text in topic.split("\n\n")]
     starts = [i for i, text in enumerate(paragraphs[: -length or None]) if text[:1].isupper()]
     chosen = [rng.choice(starts) for _ in range(number)]
@@ -70,6 +61,3 @@ def steps_with_drafts(seq: Sequence) -> int:
         text.token_ids += verified(draft, left)
         num_steps += 1
     return num_steps
-
-
-PROMPTS = {RANDOM: random_ids, REPEATING: repeating}
