@@ -20,7 +20,6 @@ from roseinfer.arrivals import (
 )
 from roseinfer.arrivals import bursts as draw_bursts
 from roseinfer.blocks import BLOCK_SIZE
-from roseinfer.engine.policies import POLICIES
 from roseinfer.settings import MODEL, NATURAL, POSITIVE, SIZES, Settings, device_flag, flag, names_of
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -32,12 +31,12 @@ HF_NAME = "HF generate"
 HF_NAMES = {"dynamic": HF_NAME, "static": f"{HF_NAME}, static cache"}  # by the kind of its KV cache
 # Contenders: as one types them, and as tables name them.
 OFFLINE = {"hf": HF_NAME, "engine": ENGINE, "ctranslate2": "CTranslate2", "llama.cpp": "llama.cpp"}
-NO_CACHE, HF = "no-prefix-cache", "hf"
-ONLINE = {ENGINE: ENGINE, NO_CACHE: "engine, no prefix cache", HF: "HF continuous batching"}
+HF = "hf"
+ONLINE = {ENGINE: ENGINE, HF: "HF continuous batching"}
 SERVERS = ("engine", "llama-server")
 
-OFFLINE_HELP = "hf, engine, ctranslate2, llama.cpp (these two want `make peers`), stages such as s04; no stages when"
-ONLINE_HELP = "of engine, no-prefix-cache (the engine), hf (transformers' continuous batching)"
+OFFLINE_HELP = "hf, engine, ctranslate2, llama.cpp (these two want `make peers`), stages such as s04"
+ONLINE_HELP = "of engine, hf (transformers' continuous batching)"
 TRACE_HELP = (
     "requests with times and lengths of their own, a line of JSON each: "
     '{"seconds": 0.25, "prompt_len": 256, "output_len": 16}'
@@ -101,7 +100,7 @@ class Offline(Settings):
     """
 
     model: str = flag("tiny", MODEL)
-    contenders: Sequence[str] = flag(tuple(OFFLINE), f"{OFFLINE_HELP} not given", optional=True, metavar="NAMES")
+    contenders: Sequence[str] = flag(tuple(OFFLINE), OFFLINE_HELP, metavar="NAMES")
     batch_sizes: Sequence[int] = flag((1, 8, 16, 64), "prompts at once", check=SIZES, metavar="SIZES")
     prompt_lens: Sequence[int] = flag(
         (8,), "tokens of each prompt", check=SIZES, name="--prompt-len", metavar="LENGTHS"
@@ -220,12 +219,6 @@ class Online(Workload):
         "tokens of a step at most; post 003 has nine: 1536,1024,768,512,384,256,128,64,32",
         check=SIZES,
         metavar="SIZES",
-    )
-    policies: Sequence[str] = flag(
-        ("fcfs",),
-        "of the engine: fcfs, shortest, longest_output, packed",
-        check=names_of(POLICIES),
-        metavar="NAMES",
     )
     max_num_seqs: int = flag(64, "sequences at a time; with a smaller budget as many as it has", check=POSITIVE)
     rates: Sequence[float] = flag(

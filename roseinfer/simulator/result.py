@@ -10,14 +10,14 @@ from time import perf_counter
 from typing import Any, ClassVar
 
 from roseinfer.arguments import counted
-from roseinfer.arrivals import Arrival, require_order
+from roseinfer.arrivals import Arrival
 from roseinfer.display.measured import Result
 from roseinfer.display.number_text import significant
 from roseinfer.display.text_table import Column, TextTable
 from roseinfer.planning.definitions import PERCENTILE, PERCENTILES
 from roseinfer.profiling.progress import OnProgress, Progress
 
-from .cluster import Cluster, check_replicas, check_router
+from .cluster import Cluster
 from .cost import Cost, FittedCost
 from .metrics import TIMES, summary
 from .replica import EngineSetting
@@ -147,15 +147,9 @@ def simulations(
 ) -> Simulation:
     """Simulate the same arrivals under every policy, router and number of replicas.
 
-    Raises ValueError for a bad argument, before anything runs.
+    Raises ValueError as Cluster does.
     """
     settings = {name: replace(setting, scheduling_policy=name) for name in policies}
-    for router in routers:
-        check_router(router)
-    for num_replicas in replicas:
-        check_replicas(num_replicas)
-    require_order(arrivals)
-    setting.check_fits(arrivals)
     rows: list[dict[str, Any]] = []
     began = perf_counter()
     num_runs = len(policies) * len(routers) * len(replicas)

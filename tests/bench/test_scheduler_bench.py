@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from roseinfer.bench.scheduler import ServerRun, Workload, serve, summarize, words_as_tokens
 from roseinfer.engine.as_stage import EngineStage
@@ -146,36 +144,6 @@ def test_a_request_of_one_token_has_no_tpot(small, vocab):
         "TTFT",
         "Latency",
     ]
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    lengths=st.lists(st.integers(1, 5), min_size=1, max_size=7),
-    max_tokens=st.integers(1, 5),
-    max_batch_size=st.integers(1, 8),
-    stop=st.sets(st.integers(0, 63), max_size=12),
-)
-def test_nothing_is_lost(small, lengths, max_tokens, max_batch_size, stop):
-    prompts = tuple(" ".join(str(i) * (j + 1) for j in range(n)) for i, n in enumerate(lengths))
-    params = {"max_tokens": max_tokens, "ignore_eos": True, "stop_token_ids": tuple(stop)}
-    work = words(prompts, small.config.vocab_size, **params)
-    stages = []
-
-    class Checked(SelectAppend):
-        def next_tokens(self, seqs):
-            tokens = super().next_tokens(seqs)
-            self.tables.check()
-            stages.append(self)
-            return tokens
-
-    run, _ = serve(Checked, small, work, max_batch_size)
-    for seq in run.seqs:
-        ended = seq.output_ids[-1] in stop or len(seq.output_ids) == max_tokens
-        assert ended and not set(seq.output_ids[:-1]) & stop
-    assert all(len(lens) <= max_batch_size for lens in run.context_lens.values())
-    assert sum(map(len, run.context_lens.values())) == run.completion_tokens - len(prompts)
-    if stages:
-        assert stages[-1].num_free_blocks == stages[-1].tables.num_blocks and len(stages[-1].tables) == 0
 
 
 def test_a_profile_has_three_steps_and_its_run_goes_on(small, vocab):

@@ -20,7 +20,7 @@ class Settings:
     sizes: Sequence[int] = flag((1, 8), "sizes", metavar="SIZES")
     lens: Range = flag((16, 16), "tokens", name="--token-lens")
     shares: Sequence[float] = flag((), "shares")
-    seed: int = flag(7, "seed", optional=True)
+    seed: int = flag(7, "seed")
 
 
 def parsed(line: str):
@@ -50,8 +50,8 @@ def test_a_range_has_both_ends_or_is_one_number(text):
 def test_defaults_are_those_of_the_fields():
     own, given = parsed("")
     assert settings_of(Settings, given) == Settings(sizes=[1, 8])
-    assert (given.sizes, given.token_lens, given.shares, given.seed) == ("1,8", "16", None, None)
-    assert "seed" not in given_fields(Settings, given)
+    assert (given.sizes, given.token_lens, given.shares, given.seed) == ("1,8", "16", None, 7)
+    assert "shares" not in given_fields(Settings, given)
     assert "sizes (default: 1,8)" in own.format_help() and "other words" in own.format_help()
 
 

@@ -24,7 +24,6 @@ CASES = [
     ("bench offline --max-tokens 0", "--max-tokens must be an integer of at least 1, got 0"),
     ("bench offline --batch-sizes 1000000000", "--batch-sizes 1000000000: an engine for so many sequences"),
     ("bench memory --dtype int8", "--dtype: unknown value 'int8'"),
-    ("bench online --policies lottery", "--policies: unknown value 'lottery'"),
     ("bench online --contenders vllm", "--contenders: unknown value 'vllm'"),
     ("bench online --prompt-len 9-8", "--prompt-len '9-8': must be a number of tokens, or the least and the most"),
     ("bench online --scale 0", "--scale must be a number above 0, got 0.0"),
