@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from statistics import median
-from time import perf_counter
 from typing import Any, ClassVar
 
 from roseinfer.arguments import counted
@@ -40,7 +39,7 @@ DEFINITIONS = (*(metric.text() for metric in TIMES), f"{PERCENTILE}.")
 class Simulation(Result):
     """The results of simulated runs. rows: one for each policy, router and number of replicas.
 
-    cost: that of the steps. simulated_per_second: requests, by the clock on the wall.
+    cost: that of the steps.
     """
 
     SHORT: ClassVar = (
@@ -57,7 +56,6 @@ class Simulation(Result):
     )
 
     cost: Cost
-    simulated_per_second: float
 
     def to_dict(self) -> dict[str, Any]:
         return super().to_dict() | {"cost": self.cost.to_dict()}
@@ -76,8 +74,7 @@ class Simulation(Result):
 
     def notes(self) -> list[str]:
         fitted = [fit_note(self.cost)] if isinstance(self.cost, FittedCost) else []
-        speed = f"{self.simulated_per_second:,.0f} requests a second were simulated."
-        return [self.cost.about, *fitted, *ASSUMPTIONS, *DEFINITIONS, speed]
+        return [self.cost.about, *fitted, *ASSUMPTIONS, *DEFINITIONS]
 
     def throughput(self) -> TextTable:
         first = {(row["router"], row["replicas"]): row["seconds"] for row in reversed(self.rows)}
@@ -151,7 +148,6 @@ def simulations(
     """
     settings = {name: replace(setting, scheduling_policy=name) for name in policies}
     rows: list[dict[str, Any]] = []
-    began = perf_counter()
     num_runs = len(policies) * len(routers) * len(replicas)
     progress = Progress(on_progress, {SIMULATED: num_runs}, num_runs)
     for policy, router, num_replicas in product(policies, routers, replicas):
@@ -159,12 +155,6 @@ def simulations(
         cluster = Cluster(settings[policy], cost, num_replicas, router)
         cluster.run(arrivals)
         rows.append({"policy": policy, "router": router, "replicas": num_replicas, **summary(cluster)})
-    simulated = sum(row["ended"] for row in rows)
     used = asdict(setting) | {"max_num_batched_tokens": setting.step_tokens}
     told = {"setting": used, "routers": list(routers), **(arguments or {})}
-    return Simulation(
-        arguments=told,
-        cost=cost,
-        rows=rows,
-        simulated_per_second=simulated / (perf_counter() - began),
-    )
+    return Simulation(arguments=told, cost=cost, rows=rows)

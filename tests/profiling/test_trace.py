@@ -1,7 +1,6 @@
 """Trace: the post's SQL verbatim, the tables and files, on live and on synthetic traces."""
 
 import gzip
-import json
 import re
 
 import pytest
@@ -206,11 +205,6 @@ def test_saving_and_loading_keeps_every_table(live, tmp_path, name):
 def test_saving_under_another_suffix_is_refused(live, tmp_path):
     with pytest.raises(ValueError, match=r"saved as \*.json or \*.json.gz"):
         live.save(tmp_path / "t.txt")
-
-
-def test_a_bare_list_of_events_is_a_trace_too(tmp_path):
-    (tmp_path / "t.json").write_text(json.dumps([event("aten::add", 0, 1, cat="cpu_op")]))
-    assert Trace.load(tmp_path / "t.json").count("aten::add") == 1
 
 
 @pytest.mark.parametrize(
