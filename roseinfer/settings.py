@@ -17,7 +17,7 @@ from roseinfer.hardware import best_device
 MODEL = "tiny, smollm2, random:gpt2, a local folder in HF format, a .gguf file, or a hub id"
 DEVICE = "cpu, cuda, ...; cuda where there is one when not given"
 
-Check = Callable[[str, Any], None]
+Check = Callable[[str, Any], object]
 NATURAL: Check = partial(require_count, at_least=0)
 POSITIVE: Check = partial(require_count, at_least=1)
 SIZES: Check = require_counts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +61,6 @@ def above_0(argument: str, values: Sequence[float]) -> None:
         require_positive(argument, value)
 
 
-def each_named_once(argument: str, values: Sequence[str]) -> None:
-    """Raise ValueError, naming the argument, unless it is a list with a value, each there once."""
-    each_once(argument, values)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Ladder(Settings):
     """A race of stages on the same prompts.
@@ -82,13 +77,7 @@ class Ladder(Settings):
     repeats: int = flag(3, AFTER_RUN, check=POSITIVE)
     seed: int = flag(0, "of the prompts", check=NATURAL)
     with_hf: bool = True
-    hf_caches: Sequence[str] = ("dynamic",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        caches = self.hf_caches
-        if isinstance(caches, str) or not set(caches) <= set(HF_NAMES) or len(set(caches)) != len(caches):
-            raise ValueError(f"hf_caches must be a list of {', '.join(map(repr, HF_NAMES))}, each once, got {caches!r}")
+    hf_caches: Sequence[str] = field(default=("dynamic",), metadata={"check": names_of(HF_NAMES)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -323,7 +312,7 @@ class DecodeStep(Settings):
     """
 
     models: Sequence[str] = flag(
-        ("tiny",), f"{MODEL}; several with commas", check=each_named_once, name="--model", metavar="MODELS"
+        ("tiny",), f"{MODEL}; several with commas", check=each_once, name="--model", metavar="MODELS"
     )
     batch_sizes: Sequence[int] = flag((1, 8, 64), "sequences of a step", check=SIZES, metavar="SIZES")
     context: int = flag(300, "cached tokens of each sequence", check=POSITIVE)

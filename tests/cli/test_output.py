@@ -15,6 +15,7 @@ from roseinfer.bench.ladder_result import LadderResult
 from roseinfer.bench.offline import OfflineResult
 from roseinfer.cli.main import main
 from roseinfer.display.measured import rounded
+from roseinfer.engine.engine import Engine
 from roseinfer.paths import DATA, ROOT
 from stages import LADDER
 
@@ -25,10 +26,10 @@ WHERE = {"host": {}, "device": "a CPU", "versions": {"torch": "2"}, "commit": No
 FULL_DISK = Path("/dev/full")
 BENCHMARKS = {
     "ladder": "ladder --stages s01 --batch-size 1 --repeats 1 --max-new-tokens 2 --no-hf",
-    "host": "bench host --batch-sizes 1 --max-tokens 4 --repeats 1",
+    "host": "bench host --batch-sizes 2 --max-tokens 4 --repeats 1",
     "memory": "bench memory --batch-size 1 --max-tokens 2",
-    "executors": "bench executors --batch-sizes 1 --max-tokens 2 --repeats 1",
-    "chunks": "bench chunks --prompt-len 16 --decoding 1 --repeats 1",
+    "executors": "bench executors --batch-sizes 2 --max-tokens 2 --repeats 1",
+    "chunks": "bench chunks --prompt-len 64 --decoding 2 --budgets 16 --repeats 1",
     "offline": "bench offline --contenders engine --batch-sizes 1 --max-tokens 2 --repeats 1",
     "online": "bench online --contenders engine --budgets 64 --requests 1 --scale 1 --prompt-len 4 --output-len 2 "
     "--repeats 1",
@@ -56,6 +57,19 @@ def test_at_a_terminal_the_table_is_the_last_thing_on_it(name, capsys, monkeypat
     assert main(words(BENCHMARKS[name])) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 2 and not [line for line in lines if line.startswith(("{", "["))]
+
+
+@pytest.mark.parametrize("name", ["host", "executors", "chunks", "offline", "online"])
+def test_a_benchmark_runs_with_steps_in_flight_as_a_gpu_has_them(name, monkeypatch, capsys):
+    made = Engine.__init__
+
+    def as_on_a_gpu(self, model, **settings):
+        if settings.get("async_scheduling") is None:
+            settings["async_scheduling"] = True
+        made(self, model, **settings)
+
+    monkeypatch.setattr(Engine, "__init__", as_on_a_gpu)
+    assert main(words(BENCHMARKS[name])) == 0, capsys.readouterr().err
 
 
 def test_every_command_shows_its_line_by_this_way():

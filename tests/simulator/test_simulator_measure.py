@@ -10,7 +10,15 @@ from roseinfer.arrivals import at_once
 from roseinfer.models import load_model
 from roseinfer.simulator import EngineSetting, fit, measure, step_samples
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_shapes")]
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def few_shapes(monkeypatch):
+    """Measure few shapes of steps, and fast ones."""
+    monkeypatch.setattr(measure, "PROMPTS", ((1, 16), (4, 24)))
+    monkeypatch.setattr(measure, "CUT", ((2, 120),))
+    monkeypatch.setattr(measure, "CACHED", ((4, 90),))
 
 
 @pytest.fixture(scope="module")
