@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,8 @@ import torch
 from roseinfer.arguments import require_count
 from roseinfer.bench.interleave import interleaved, phase_of
 from roseinfer.bench.provenance import describe_host
-from roseinfer.bench.scheduler import MODES, ServerRun, serve, summarize
-from roseinfer.bench.scheduler.arguments import add_arguments, model_spec, num_requests, workload
+from roseinfer.bench.scheduler import MODE, ServerRun, serve, summarize
+from roseinfer.bench.scheduler.arguments import add_arguments, model_spec, workload
 from roseinfer.bench.scheduler.figures import FIGURES, run_lines, summary_lines
 from roseinfer.cli.command import (
     STATUSES,
@@ -62,12 +62,12 @@ def run(args: argparse.Namespace) -> None:
     spec = model_spec(args)
     device = device_or_best(args.device)
     dtype = dtype_of(args, device)
-    count, longest = num_requests(args), 1 + args.max_new_tokens  # of a prompt of one token
+    longest = 1 + args.max_new_tokens  # of a prompt of one token
     allowed = model_config(spec).max_model_len
     if longest > allowed:
         raise ValueError(f"--max-new-tokens {args.max_new_tokens}: allowed: {allowed} tokens with the prompt")
     name = str(dtype).removeprefix("torch.")
-    require_memory("--num-requests", count, longest, model=spec, dtype=name, device=device)
+    require_memory("--num-requests", args.num_requests, longest, model=spec, dtype=name, device=device)
     model = load_model(spec, device=device, dtype=dtype)
     stage = chosen_stage(args, model.device)
     serve_one = partial(
@@ -78,8 +78,7 @@ def run(args: argparse.Namespace) -> None:
         max_batch_size=args.max_batch_size,
         prefix_caching=not args.no_prefix_cache,
     )
-    modes = MODES if args.mode == "all" else (args.mode,)
-    runs = (profiled if args.profile else repeated)(args, modes, serve_one)
+    runs = (profiled if args.profile else repeated)(args, serve_one)
     if args.output:
         whole = record(args, stage, model, runs) + "\n"
         if failed := written("--output", args.output, lambda path: path.write_text(whole, encoding="utf-8")):
@@ -87,12 +86,8 @@ def run(args: argparse.Namespace) -> None:
 
 
 def check(args: argparse.Namespace) -> None:
-    if args.prompts and args.num_requests is not None:
-        raise ValueError(f"--num-requests={args.num_requests}: --prompts already says how many, give one of the two")
-    for name, least in (("max_batch_size", 1), ("warmup_runs", 0), ("repeat_runs", 1)):
+    for name, least in (("num_requests", 1), ("max_batch_size", 1), ("warmup_runs", 0), ("repeat_runs", 1)):
         require_count(f"--{name.replace('_', '-')}", getattr(args, name), at_least=least)
-    if args.num_requests is not None:
-        require_count("--num-requests", args.num_requests, at_least=1)
     require_writable("--output", args.output)
     if args.profile:
         require_folder("--profile-dir", args.profile_dir)
@@ -122,44 +117,31 @@ def chosen_stage(args: argparse.Namespace, device: torch.device) -> type[Stage]:
     raise ValueError(f"no stage can be measured on {device}")
 
 
-def profiled(args: argparse.Namespace, modes: Sequence[str], serve_one: Serve) -> dict[str, list[ServerRun]]:
-    runs = {}
-    for mode in modes:
-        result, trace = serve_one(mode, profile=True)
-        assert trace is not None, "a profiled run has a trace"
-        path = args.profile_dir / f"{mode}_decode.json"
-        trace.save(path)
-        print("\n".join([*run_lines(result), f"[profile] wrote: {path}"]), flush=True)
-        runs[mode] = [result]
-    return runs
+def profiled(args: argparse.Namespace, serve_one: Serve) -> list[ServerRun]:
+    result, trace = serve_one(profile=True)
+    assert trace is not None, "a profiled run has a trace"
+    path = args.profile_dir / f"{MODE}_decode.json"
+    trace.save(path)
+    print("\n".join([*run_lines(result), f"[profile] wrote: {path}"]), flush=True)
+    return [result]
 
 
-def repeated(args: argparse.Namespace, modes: Sequence[str], serve_one: Serve) -> dict[str, list[ServerRun]]:
-    """Run several modes in turn, so that a slow minute of the machine hits all of them alike."""
-
+def repeated(args: argparse.Namespace, serve_one: Serve) -> list[ServerRun]:
     def on_run(mode: str, repeat: int) -> None:
         if sys.stderr.isatty():  # a pipe gets the posts' lines and nothing else
             print(f"{mode}: {phase_of(repeat, args.repeat_runs)}", file=sys.stderr, flush=True)
 
-    contenders = {mode: lambda mode=mode: serve_one(mode)[0] for mode in modes}
-    runs = interleaved(contenders, args.repeat_runs, args.warmup_runs, on_run)
-    for mode in modes:
-        for result in runs[mode] if args.print_per_run else []:
-            print("\n".join(run_lines(result)), flush=True)
-        print("\n".join(summary_lines(mode, args.warmup_runs, runs[mode])), flush=True)
+    taken = interleaved({MODE: serve_one}, args.repeat_runs, args.warmup_runs, on_run)[MODE]
+    runs = [run for run, _ in taken]
+    print("\n".join(summary_lines(args.warmup_runs, runs)), flush=True)
     return runs
 
 
-def record(args: argparse.Namespace, stage: type[Stage], model: Model, runs: dict[str, list[ServerRun]]) -> str:
+def record(args: argparse.Namespace, stage: type[Stage], model: Model, runs: list[ServerRun]) -> str:
     """Return one line of JSON: arguments, machine, what the metrics mean, each request's and each step's raw times."""
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
-    modes = {
-        mode: {
-            "summary": [asdict(stat) | {"p50": stat.p50, "mean": stat.mean} for stat in summarize(of_mode)],
-            "runs": [one.to_dict() for one in of_mode],
-        }
-        for mode, of_mode in runs.items()
-    }
+    summary = [asdict(stat) | {"p50": stat.p50, "mean": stat.mean} for stat in summarize(runs)]
+    modes = {MODE: {"summary": summary, "runs": [one.to_dict() for one in runs]}}
     shape = {**asdict(model.config), "dtype": str(model.dtype).removeprefix("torch.")}
     data = {"arguments": arguments, "stage": stage.name, "model": shape, **describe_host(model.device)}
     return json.dumps(data | {"metrics": FIGURES, "modes": modes}, separators=(",", ":"), allow_nan=False)

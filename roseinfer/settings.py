@@ -17,7 +17,7 @@ from roseinfer.hardware import best_device
 MODEL = "tiny, smollm2, random:gpt2, a local folder in HF format, a .gguf file, or a hub id"
 DEVICE = "cpu, cuda, ...; cuda where there is one when not given"
 
-Check = Callable[[str, Any], None]
+Check = Callable[[str, Any], object]
 NATURAL: Check = partial(require_count, at_least=0)
 POSITIVE: Check = partial(require_count, at_least=1)
 SIZES: Check = require_counts
@@ -41,7 +41,6 @@ def flag(
     instead: Callable[[], Any] | None = None,
     name: str | None = None,
     short: str | None = None,
-    optional: bool = False,
     **options: Any,
 ) -> Any:
     """Make a field that is a flag of a command.
@@ -53,11 +52,9 @@ def flag(
         instead: makes the value that None stands for, once settings are made.
         name: of the flag, where it is not the field's.
         short: one letter, such as "-X".
-        optional: leave None in the namespace where the flag is not given, so that a command can refuse it.
         options: choices, which are checked as well, or metavar.
     """
-    told = options | ({"default": None} if optional else {})
-    metadata = {"help": about, "check": check, "instead": instead, "flag": name, "short": short, "options": told}
+    metadata = {"help": about, "check": check, "instead": instead, "flag": name, "short": short, "options": options}
     return field(default=default, metadata=metadata)
 
 

@@ -75,7 +75,7 @@ class PostedCommand:
 
     def serve(self, stage: type[Stage], **options: Any) -> tuple[ServerRun, Trace | None]:
         """Run it once on a stage; options as bench.scheduler.serve takes them."""
-        return serve(self.args.mode, stage, self.model, self.work, self.args.max_batch_size, **options)
+        return serve(stage, self.model, self.work, self.args.max_batch_size, **options)
 
     def race(self, stages: Mapping[str, type[Stage]], repeats: int, warmup: int = 0) -> dict[str, list[ServerRun]]:
         """Run it on each of the stages in turn, by name."""

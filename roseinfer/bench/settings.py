@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,27 +20,23 @@ from roseinfer.arrivals import (
 )
 from roseinfer.arrivals import bursts as draw_bursts
 from roseinfer.blocks import BLOCK_SIZE
-from roseinfer.engine.policies import POLICIES
 from roseinfer.settings import MODEL, NATURAL, POSITIVE, SIZES, Settings, device_flag, flag, names_of
 
 DTYPES = ("float32", "bfloat16", "float16")
 ROUNDED, STORED = ("int8", "int4"), "stored"
 QUANTIZED = (*ROUNDED, STORED)  # precisions of weights alone: K, V and the rest are in fp32
 PRECISIONS = (*DTYPES, *QUANTIZED)
-RANDOM, REPEATING = "random", "repeating"
 ENGINE = "engine"
 HF_NAME = "HF generate"
 HF_NAMES = {"dynamic": HF_NAME, "static": f"{HF_NAME}, static cache"}  # by the kind of its KV cache
 # Contenders: as one types them, and as tables name them.
 OFFLINE = {"hf": HF_NAME, "engine": ENGINE, "ctranslate2": "CTranslate2", "llama.cpp": "llama.cpp"}
-NO_CACHE, HF = "no-prefix-cache", "hf"
-ONLINE = {ENGINE: ENGINE, NO_CACHE: "engine, no prefix cache", HF: "HF continuous batching"}
+HF = "hf"
+ONLINE = {ENGINE: ENGINE, HF: "HF continuous batching"}
 SERVERS = ("engine", "llama-server")
 
-OFFLINE_HELP = "hf, engine, ctranslate2, llama.cpp (these two want `make peers`), stages such as s04; no stages when"
-ONLINE_HELP = "of engine, no-prefix-cache (the engine), hf (transformers' continuous batching)"
-PROMPTS_HELP = "repeating: passages of Python's documentation that the model repeats, ended by their own beginnings"
-DRAFTS_HELP = "also the engine with drafts: from the text, or by a second model"
+OFFLINE_HELP = "hf, engine, ctranslate2, llama.cpp (these two want `make peers`), stages such as s04"
+ONLINE_HELP = "of engine, hf (transformers' continuous batching)"
 TRACE_HELP = (
     "requests with times and lengths of their own, a line of JSON each: "
     '{"seconds": 0.25, "prompt_len": 256, "output_len": 16}'
@@ -65,11 +61,6 @@ def above_0(argument: str, values: Sequence[float]) -> None:
         require_positive(argument, value)
 
 
-def each_named_once(argument: str, values: Sequence[str]) -> None:
-    """Raise ValueError, naming the argument, unless it is a list with a value, each there once."""
-    each_once(argument, values)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Ladder(Settings):
     """A race of stages on the same prompts.
@@ -86,13 +77,7 @@ class Ladder(Settings):
     repeats: int = flag(3, AFTER_RUN, check=POSITIVE)
     seed: int = flag(0, "of the prompts", check=NATURAL)
     with_hf: bool = True
-    hf_caches: Sequence[str] = ("dynamic",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        caches = self.hf_caches
-        if isinstance(caches, str) or not set(caches) <= set(HF_NAMES) or len(set(caches)) != len(caches):
-            raise ValueError(f"hf_caches must be a list of {', '.join(map(repr, HF_NAMES))}, each once, got {caches!r}")
+    hf_caches: Sequence[str] = field(default=("dynamic",), metadata={"check": names_of(HF_NAMES)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +89,7 @@ class Offline(Settings):
     """
 
     model: str = flag("tiny", MODEL)
-    contenders: Sequence[str] = flag(tuple(OFFLINE), f"{OFFLINE_HELP} not given", optional=True, metavar="NAMES")
+    contenders: Sequence[str] = flag(tuple(OFFLINE), OFFLINE_HELP, metavar="NAMES")
     batch_sizes: Sequence[int] = flag((1, 8, 16, 64), "prompts at once", check=SIZES, metavar="SIZES")
     prompt_lens: Sequence[int] = flag(
         (8,), "tokens of each prompt", check=SIZES, name="--prompt-len", metavar="LENGTHS"
@@ -123,37 +108,16 @@ class Offline(Settings):
     )
     repeats: int = flag(3, AFTER_SHORT_RUN, check=POSITIVE)
     seed: int = flag(0, "of the prompts", check=NATURAL)
-    prompts: str = flag(RANDOM, PROMPTS_HELP, choices=(RANDOM, REPEATING))
-    speculative: str | None = flag(None, DRAFTS_HELP, choices=("ngram", "draft_model"))
-    num_drafts: int = flag(4, "with --speculative: tokens of a draft", check=POSITIVE)
-    draft_model: str | None = flag(None, "with --speculative draft_model; when not given --model in 8 bits")
     device: str = device_flag()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         each_once("precisions", self.precisions)
-        if self.speculative is None and self.num_drafts != Offline.num_drafts:
-            raise ValueError(f"num_drafts={self.num_drafts}: speculative must name a method that drafts, got None")
-        if self.draft_model is not None and self.speculative != "draft_model":
-            raise ValueError(
-                f"draft_model {self.draft_model}: speculative must name the method with a model, got {self.speculative}"
-            )
 
     @property
     def precisions(self) -> list[str]:
         """The precisions of weights: dtypes, then quantised ones."""
         return [*self.dtypes, *self.quantization]
-
-    @property
-    def drafting(self) -> dict[str, Any] | None:
-        """The speculative argument of LLM; None without drafts."""
-        if self.speculative is None:
-            return None
-        drafting = {"method": self.speculative, "num_tokens": self.num_drafts}
-        if self.speculative == "draft_model":
-            own = {"model": self.draft_model} if self.draft_model else {"model": self.model, "quantization": "int8"}
-            return drafting | own
-        return drafting
 
     @property
     def longest(self) -> int:
@@ -166,7 +130,7 @@ class Offline(Settings):
         return blocks_of(max(self.batch_sizes), self.longest)
 
     def record(self) -> dict[str, Any]:
-        return super().record() | {"precisions": self.precisions, "speculative": self.drafting}
+        return super().record() | {"precisions": self.precisions}
 
 
 @dataclass(frozen=True)
@@ -244,12 +208,6 @@ class Online(Workload):
         "tokens of a step at most; post 003 has nine: 1536,1024,768,512,384,256,128,64,32",
         check=SIZES,
         metavar="SIZES",
-    )
-    policies: Sequence[str] = flag(
-        ("fcfs",),
-        "of the engine: fcfs, shortest, longest_output, packed",
-        check=names_of(POLICIES),
-        metavar="NAMES",
     )
     max_num_seqs: int = flag(64, "sequences at a time; with a smaller budget as many as it has", check=POSITIVE)
     rates: Sequence[float] = flag(
@@ -354,7 +312,7 @@ class DecodeStep(Settings):
     """
 
     models: Sequence[str] = flag(
-        ("tiny",), f"{MODEL}; several with commas", check=each_named_once, name="--model", metavar="MODELS"
+        ("tiny",), f"{MODEL}; several with commas", check=each_once, name="--model", metavar="MODELS"
     )
     batch_sizes: Sequence[int] = flag((1, 8, 64), "sequences of a step", check=SIZES, metavar="SIZES")
     context: int = flag(300, "cached tokens of each sequence", check=POSITIVE)

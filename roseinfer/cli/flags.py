@@ -7,7 +7,7 @@ ranges as 16-256. Nothing here imports torch: --help is instant.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from types import UnionType
@@ -44,10 +44,14 @@ def given_fields(settings: type, args: argparse.Namespace) -> dict[str, Any]:
     return values
 
 
-def as_typed(settings: Any) -> dict[str, Any]:
-    """Return the values of settings as one would type them, by their names in the namespace."""
-    types = get_type_hints(type(settings))
-    return {_place(own): _typed(getattr(settings, own.name), types[own.name]) for own in fields(settings)}
+def refuse_changed(settings: Any, why: Mapping[str, str]) -> None:
+    """Raise ValueError for a flag that was changed, and has no effect. why: the reason, by field."""
+    default, types = type(settings)(), get_type_hints(type(settings))
+    for own in fields(settings):
+        value = getattr(settings, own.name)
+        if own.name in why and value != getattr(default, own.name):
+            flag = f"--no-{own.name}" if value is False else f"{_name(own)} {_typed(value, types[own.name])}"
+            raise ValueError(f"{flag}: {why[own.name]}")
 
 
 def _name(own: Field[Any]) -> str:

@@ -14,31 +14,8 @@ DIGITS = 5  # of a number on the short line
 NOTE_WIDTH = 120
 
 
-class Measured:
-    """A dataclass as JSON."""
-
-    def text(self, width: int | None = None, long: bool = False) -> str:
-        """Return the tables for a terminal."""
-        raise NotImplementedError
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything, raw samples too."""
-        return asdict(self)  # type: ignore[call-overload]
-
-    def to_json(self) -> str:
-        """Return everything as JSON on one line."""
-        return on_one_line(self.to_dict())
-
-    def to_line(self) -> str:
-        """Write one line of JSON: what was asked, where it ran, medians and spread of each row, no samples."""
-        return on_one_line(rounded(self.short()))
-
-    def short(self) -> dict[str, Any]:
-        return self.to_dict()
-
-
 @dataclass(frozen=True, kw_only=True)
-class Result(Measured):
+class Result:
     """arguments: what was asked. rows: a dict each. The short line has the fields SHORT_FIELDS, and SHORT of a row.
 
     COLUMNS: of the table for a terminal, unless `tables` makes others. MISSING: stands for None in it.
@@ -54,9 +31,17 @@ class Result(Measured):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, rows and samples last, so that a file begins with where it comes from."""
-        values = super().to_dict()
+        values = asdict(self)
         last = {name: values.pop(name) for name in ("rows", "samples") if name in values}
         return values | last
+
+    def to_json(self) -> str:
+        """Return everything as JSON on one line."""
+        return on_one_line(self.to_dict())
+
+    def to_line(self) -> str:
+        """Write one line of JSON: what was asked, where it ran, medians and spread of each row, no samples."""
+        return on_one_line(rounded(self.short()))
 
     def short(self) -> dict[str, Any]:
         fields = {name: getattr(self, name) for name in self.SHORT_FIELDS}

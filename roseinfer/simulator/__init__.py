@@ -1,12 +1,11 @@
 """The simulator: the engine's own scheduler and block manager, with a cost model and a clock in place of a model."""
 
 from .cluster import Cluster
-from .cost import Cost, FittedCost, FloorCost, StepSample, cost_from, fit, floor_cost
+from .cost import Cost, FittedCost, FloorCost, StepSample, fit, floor_cost
 from .measure import step_samples
 from .replica import EngineSetting
 from .result import Simulation, simulations
 from .routers import ROUTERS
-from .validation import Validation, validate
 from .work import StepWork, work_of
 
 __all__ = [
@@ -19,12 +18,9 @@ __all__ = [
     "Simulation",
     "StepSample",
     "StepWork",
-    "Validation",
-    "cost_from",
     "fit",
     "floor_cost",
     "simulations",
     "step_samples",
-    "validate",
     "work_of",
 ]

@@ -31,7 +31,7 @@ class Cluster:
         admit: Callable[[Replica], bool] | None = None,
     ) -> None:
         check_replicas(num_replicas)
-        check_router(router)
+        require_known("router", router, ROUTERS)
         self.replicas = [Replica(i, setting, cost) for i in range(num_replicas)]
         self.setting = setting
         self.now = 0.0
@@ -77,8 +77,3 @@ class Cluster:
 def check_replicas(num_replicas: int) -> None:
     """Raise ValueError for a number of replicas out of range."""
     require_count("replicas", num_replicas, at_least=1, at_most=MOST_REPLICAS)
-
-
-def check_router(router: str) -> None:
-    """Raise ValueError for an unknown router."""
-    require_known("router", router, ROUTERS)

@@ -172,16 +172,3 @@ def floor_cost(gpu: str, spec: str, dtype: str, host_seconds: float = 0.0) -> Fl
     )
     terms = step_terms(model_config(spec), getattr(torch, dtype))
     return FloorCost(told, terms, sheet["read_bytes_per_s"], sheet[rate], host_seconds)
-
-
-def cost_from(values: dict[str, Any]) -> FittedCost:
-    """Read what to_dict of a fitted cost returned. Raises ValueError for anything else."""
-    try:
-        if values["kind"] != "fitted" or tuple(values["terms"]) != TERMS:
-            raise ValueError(f"kind={values['kind']!r}")
-        samples = tuple(StepSample(StepWork(*row[:-2]), *row[-2:]) for row in values["samples"])
-        return FittedCost(
-            values["about"], tuple(values["host"]), tuple(values["device"]), tuple(values["errors"]), samples
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"a cost must be as a fit wrote it, with the terms {', '.join(TERMS)}: {error!r}") from error

@@ -1,4 +1,4 @@
-"""Measured steps of the real engine, to which a cost is fitted, and real runs to which a simulation is compared."""
+"""Measured steps of the real engine, to which a cost is fitted, and real runs beside which a simulation is shown."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def step_samples(
     require_count("repeats", repeats, at_least=1)
     rng, samples = Random(seed), []
     measured = StepMeasure(model, max_num_seqs, block_size, clock)
-    planned = measured.work(1 + repeats)
+    planned = {shape_name(i): 1 + repeats for i in range(len(measured.runs))}
     progress = Progress(on_progress, planned, sum(planned.values()))
     for repeat in range(-1, repeats):
         steps = measured.round(repeat, rng, progress.begin)
@@ -88,10 +88,6 @@ class StepMeasure:
             for used, is_computed, shapes in ((whole, True, PROMPTS), (cut, True, CUT), (whole, False, CACHED))
             for num_seqs, prompt_len in shapes
         ]
-
-    def work(self, rounds: int) -> dict[str, int]:
-        """Return the planned work for Progress: each shape once a round."""
-        return {shape_name(i): rounds for i in range(len(self.runs))}
 
     def round(
         self, number: int, rng: Random, on_shape: OnShape = lambda phase, name, work, repeat: None

@@ -6,18 +6,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from statistics import median
-from time import perf_counter
 from typing import Any, ClassVar
 
 from roseinfer.arguments import counted
-from roseinfer.arrivals import Arrival, require_order
+from roseinfer.arrivals import Arrival
 from roseinfer.display.measured import Result
 from roseinfer.display.number_text import significant
 from roseinfer.display.text_table import Column, TextTable
 from roseinfer.planning.definitions import PERCENTILE, PERCENTILES
 from roseinfer.profiling.progress import OnProgress, Progress
 
-from .cluster import Cluster, check_replicas, check_router
+from .cluster import Cluster
 from .cost import Cost, FittedCost
 from .metrics import TIMES, summary
 from .replica import EngineSetting
@@ -37,27 +36,10 @@ DEFINITIONS = (*(metric.text() for metric in TIMES), f"{PERCENTILE}.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CostedResult(Result):
-    """A result that depends on the cost of steps."""
-
-    SHORT_FIELDS: ClassVar[tuple[str, ...]] = ("arguments", "cost")
-
-    cost: Cost
-
-    def to_dict(self) -> dict[str, Any]:
-        return super().to_dict() | {"cost": self.cost.to_dict()}
-
-    def short(self) -> dict[str, Any]:
-        """Return the short form, with only the kind of the cost."""
-        return super().short() | {"cost": {"kind": self.cost.to_dict()["kind"]}}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Simulation(CostedResult):
+class Simulation(Result):
     """The results of simulated runs. rows: one for each policy, router and number of replicas.
 
-    is_partial: the last of them was interrupted, as by Ctrl-C, and has what had happened until then.
-    simulated_per_second: requests, by the clock on the wall.
+    cost: that of the steps.
     """
 
     SHORT: ClassVar = (
@@ -73,10 +55,14 @@ class Simulation(CostedResult):
         "hit_rate",
     )
 
-    SHORT_FIELDS: ClassVar = (*CostedResult.SHORT_FIELDS, "is_partial")
+    cost: Cost
 
-    is_partial: bool = False
-    simulated_per_second: float = 0.0
+    def to_dict(self) -> dict[str, Any]:
+        return super().to_dict() | {"cost": self.cost.to_dict()}
+
+    def short(self) -> dict[str, Any]:
+        """Return the short form, with only the kind of the cost."""
+        return super().short() | {"cost": {"kind": self.cost.to_dict()["kind"]}}
 
     def short_row(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return the row for the short line of JSON. Its times are in seconds."""
@@ -88,73 +74,49 @@ class Simulation(CostedResult):
 
     def notes(self) -> list[str]:
         fitted = [fit_note(self.cost)] if isinstance(self.cost, FittedCost) else []
-        partial = ["PARTIAL: broken off. The last row has what had happened until then."] if self.is_partial else []
-        speed = f"{self.simulated_per_second:,.0f} requests a second were simulated."
-        return [*partial, self.cost.about, *fitted, *ASSUMPTIONS, *DEFINITIONS, speed]
+        return [self.cost.about, *fitted, *ASSUMPTIONS, *DEFINITIONS]
 
     def throughput(self) -> TextTable:
-        is_race = len({row["policy"] for row in self.rows}) > 1
-        columns: list[Column | str] = [
-            *self._key_columns(),
-            Column("ended", lambda n: f"{n:,}"),
-            Column("seconds", significant),
-            *([Column(f"to {self.rows[0]['policy']}", lambda s: f"{s:+,.2f} s")] if is_race else []),
-            Column("tail s", significant),
-            Column("tokens/s", lambda x: f"{x:,.0f}"),
-            Column("steps", lambda n: f"{n:,}"),
-            Column("rows a step", lambda x: f"{x:.1f}"),
-            Column("preempted", lambda n: f"{n:,}"),
-            Column("cache hits", lambda x: f"{x:.1%}"),
-            Column("busy, least to most", right=True),
-        ]
-        whole = self.rows[:-1] if self.is_partial else self.rows
-        first = {(row["router"], row["replicas"]): row["seconds"] for row in reversed(whole)}
-        later = [row["seconds"] - first[row["router"], row["replicas"]] for row in whole] + [None] * self.is_partial
-        return TextTable.of(
-            columns,
-            [
-                (
-                    *self._keys(row),
-                    row["ended"],
-                    row["seconds"],
-                    *([seconds_later] if is_race else []),
-                    row["tail_seconds"],
-                    row["tokens_per_second"],
-                    row["steps"],
-                    row["rows_per_step"],
-                    row["preemptions"],
-                    row["hit_rate"],
-                    f"{min(row['busy']):.0%} to {max(row['busy']):.0%}",
-                )
-                for row, seconds_later in zip(self.rows, later, strict=True)
-            ],
-            keys=len(self._key_columns()),
+        first = {(row["router"], row["replicas"]): row["seconds"] for row in reversed(self.rows)}
+        later = Column(
+            f"to {self.rows[0]['policy']}",
+            lambda seconds: f"{seconds:+,.2f} s",
+            of=lambda row: row["seconds"] - first[row["router"], row["replicas"]],
         )
+        columns = [
+            *self._keys(),
+            Column("ended", "{:,}".format, of="ended"),
+            Column("seconds", significant, of="seconds"),
+            *([later] if len({row["policy"] for row in self.rows}) > 1 else []),
+            Column("tail s", significant, of="tail_seconds"),
+            Column("tokens/s", "{:,.0f}".format, of="tokens_per_second"),
+            Column("steps", "{:,}".format, of="steps"),
+            Column("rows a step", "{:.1f}".format, of="rows_per_step"),
+            Column("preempted", "{:,}".format, of="preemptions"),
+            Column("cache hits", "{:.1%}".format, of="hit_rate"),
+            Column("busy, least to most", lambda busy: f"{min(busy):.0%} to {max(busy):.0%}", True, of="busy"),
+        ]
+        return TextTable.of_rows(columns, self.rows, keys=len(self._keys()))
 
     def times(self) -> TextTable:
-        shown = ("mean", *(f"p{p}" for p in PERCENTILES), "max")
-        in_ms = [Column(f"{name} ms", lambda seconds: significant(1e3 * seconds)) for name in shown]
-        return TextTable.of(
-            ["time", *self._key_columns(), *in_ms],
-            [
-                (metric.name, *self._keys(row), *(times[part] for part in shown))
-                for metric in TIMES
-                for row in self.rows
-                if (times := row["times"].get(metric.name))
-            ],
-            keys=1 + len(self._key_columns()),
-        )
+        def in_ms(stat: str) -> Column:
+            return Column(f"{stat} ms", lambda seconds: significant(1e3 * seconds), of=stat)
 
-    def _key_columns(self) -> list[Column | str]:
+        stats = ("mean", *(f"p{p}" for p in PERCENTILES), "max")
+        columns = [Column("time", of="time"), *self._keys(), *map(in_ms, stats)]
+        rows = [
+            row | row["times"][metric.name] | {"time": metric.name}
+            for metric in TIMES
+            for row in self.rows
+            if metric.name in row["times"]
+        ]
+        return TextTable.of_rows(columns, rows, keys=1 + len(self._keys()))
+
+    def _keys(self) -> list[Column]:
         """List the columns that tell rows apart: the router only where there are several."""
-        return ["policy", *(["router"] if self._has_routers else []), Column("replicas", right=True)]
-
-    def _keys(self, row: dict[str, Any]) -> tuple[str, ...]:
-        return (row["policy"], *([row["router"]] if self._has_routers else []), str(row["replicas"]))
-
-    @property
-    def _has_routers(self) -> bool:
-        return len({row["router"] for row in self.rows}) > 1
+        has_routers = len({row["router"] for row in self.rows}) > 1
+        routers = [Column("router", of="router")] if has_routers else []
+        return [Column("policy", of="policy"), *routers, Column("replicas", of="replicas")]
 
 
 def fit_note(cost: FittedCost) -> str:
@@ -182,36 +144,17 @@ def simulations(
 ) -> Simulation:
     """Simulate the same arrivals under every policy, router and number of replicas.
 
-    Ctrl-C ends it with a partial result. Raises ValueError for a bad argument, before anything runs.
+    Raises ValueError as Cluster does.
     """
     settings = {name: replace(setting, scheduling_policy=name) for name in policies}
-    for router in routers:
-        check_router(router)
-    for num_replicas in replicas:
-        check_replicas(num_replicas)
-    require_order(arrivals)
-    setting.check_fits(arrivals)
     rows: list[dict[str, Any]] = []
-    began, is_partial = perf_counter(), False
     num_runs = len(policies) * len(routers) * len(replicas)
     progress = Progress(on_progress, {SIMULATED: num_runs}, num_runs)
     for policy, router, num_replicas in product(policies, routers, replicas):
         progress.begin(f"{policy}, {router}, {counted(num_replicas, 'replica')}", SIMULATED)
         cluster = Cluster(settings[policy], cost, num_replicas, router)
-        try:
-            cluster.run(arrivals)
-        except KeyboardInterrupt:
-            is_partial = True
+        cluster.run(arrivals)
         rows.append({"policy": policy, "router": router, "replicas": num_replicas, **summary(cluster)})
-        if is_partial:
-            break
-    simulated = sum(row["ended"] for row in rows)
     used = asdict(setting) | {"max_num_batched_tokens": setting.step_tokens}
     told = {"setting": used, "routers": list(routers), **(arguments or {})}
-    return Simulation(
-        arguments=told,
-        cost=cost,
-        rows=rows,
-        is_partial=is_partial,
-        simulated_per_second=simulated / (perf_counter() - began),
-    )
+    return Simulation(arguments=told, cost=cost, rows=rows)

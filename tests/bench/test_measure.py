@@ -19,13 +19,6 @@ def recorded_runs(names: str, **arguments: object) -> tuple[list[str], list[dict
     return order, measure([contender(name) for name in names], **arguments)
 
 
-def test_each_round_runs_every_contender_once_and_another_first():
-    order, samples = recorded_runs("ABC", repeats=3, warmup=1)
-    rounds = ["".join(order[i : i + 3]) for i in range(0, 12, 3)]
-    assert rounds == ["CAB", "ABC", "BCA", "CAB"]  # the first is the warm-up
-    assert [(s["name"], s["repeat"], s["position"]) for s in samples[3:6]] == [("B", 1, 0), ("C", 1, 1), ("A", 1, 2)]
-
-
 def test_what_processes_of_one_step_wait_for_each_other_is_not_counted():
     contender = ("A", lambda on_step: Run(1.0, (0.5,), [[1, 2]], num_processes=2))
     assert [sample["waited_seconds"] for sample in measure([contender], repeats=2)] == [None, None]

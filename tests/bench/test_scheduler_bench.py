@@ -5,11 +5,8 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from roseinfer.bench.scheduler import ServerRun, Workload, serve, summarize, words_as_tokens
-from roseinfer.bench.scheduler.serve import MODES
 from roseinfer.engine.as_stage import EngineStage
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams
@@ -45,40 +42,36 @@ def vocab(small) -> int:
 DRIVEN = (SelectAppend, BlockTableCache, EngineStage)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("places", [1, 2, 5])
 @pytest.mark.parametrize("stage", DRIVEN, ids=lambda stage: stage.name)
-def test_tokens_are_those_of_the_plain_loop_in_every_mode(small, vocab, mode, stage):
+def test_tokens_are_those_of_the_plain_loop(small, vocab, places, stage):
     work = words(vocab_size=vocab, max_tokens=7, ignore_eos=True)
-    run, _ = serve(mode, stage, small, work, max_batch_size=2)
+    run, _ = serve(stage, small, work, places)
     expected = reference_generate(small, [work.encode(p) for p in PROMPTS], max_tokens=7)
     assert [seq.output_ids for seq in run.seqs] == expected
     assert [seq.num_prompt_tokens for seq in run.seqs] == [3, 1, 5, 2, 3]
 
 
-@pytest.mark.parametrize(
-    ("mode", "batch_sizes"), [("naive", [1] * 15), ("offline", [5] * 3), ("online", [4, 4, 4, 1, 1, 1])]
-)
+@pytest.mark.parametrize(("places", "batch_sizes"), [(1, [1] * 15), (9, [5] * 3), (4, [4, 4, 4, 1, 1, 1])])
 @pytest.mark.parametrize("stage", DRIVEN, ids=lambda stage: stage.name)
-def test_batches_of_each_mode(small, vocab, mode, batch_sizes, stage):
-    run, _ = serve(mode, stage, small, words(vocab_size=vocab, max_tokens=4, ignore_eos=True), max_batch_size=4)
+def test_batches_are_as_large_as_places_and_requests_let_them(small, vocab, places, batch_sizes, stage):
+    run, _ = serve(stage, small, words(vocab_size=vocab, max_tokens=4, ignore_eos=True), places)
     assert [len(lens) for lens in run.decode_steps.values()] == batch_sizes
     assert run.completion_tokens == 20 and run.prompt_tokens == 14 == sum(prompt_tokens(run))
-    longest = {"naive": (4,), "offline": (4, 2, 6, 3, 4), "online": (4, 2, 6, 3)}[mode]
+    longest = (4, 2, 6, 3, 4)[:places]
     assert sorted(next(iter(run.decode_steps.values()))) == sorted(longest)
 
 
 def test_the_engine_computes_prompts_together_and_a_stage_one_by_one(small, vocab):
     work = words(vocab_size=vocab, max_tokens=2, ignore_eos=True)
-    prompts = {
-        stage.name: prompt_tokens(serve("offline", stage, small, work)[0]) for stage in (SelectAppend, EngineStage)
-    }
+    prompts = {stage.name: prompt_tokens(serve(stage, small, work)[0]) for stage in (SelectAppend, EngineStage)}
     assert prompts == {SelectAppend.name: [3, 1, 5, 2, 3, 0], "engine": [14, 0]}
 
 
 def test_what_is_timed(small, vocab):
     """Each reading of the clock is one tick: two for each text, one as all come, two a step."""
     work = words(("a", "b", "c"), vocab, max_tokens=3, ignore_eos=True)
-    run, _ = serve("online", SelectAppend, small, work, max_batch_size=2, clock=ticks())
+    run, _ = serve(SelectAppend, small, work, max_batch_size=2, clock=ticks())
     # texts 0-1, 2-3, 4-5; all come at 6; a 7-8, b 9-10, {a, b} 11-12, 13-14; c 15-16, alone 17-18, 19-20
     assert stamps(run) == [(7, 8, 14), (9, 10, 14), (15, 16, 20)]
     assert {own.arrival for own in run.times} == {6}
@@ -101,7 +94,7 @@ def test_what_is_timed(small, vocab):
 def test_what_is_timed_of_the_engine(small, vocab):
     """Four ticks a step: it is scheduled, begins, ends, and its sequences have their tokens."""
     work = words(("a", "b", "c"), vocab, max_tokens=3, ignore_eos=True)
-    run, _ = serve("online", EngineStage, small, work, max_batch_size=2, clock=ticks())
+    run, _ = serve(EngineStage, small, work, max_batch_size=2, clock=ticks())
     # texts until 5; all come at 6; {a, b} 7-10, 11-14, 15-18; c 19-22, 23-26, 27-30
     assert stamps(run) == [(7, 10, 18), (7, 10, 18), (19, 22, 30)]
     assert (run.decode_seconds, run.total_seconds) == (4 * 3, 3 + 2 * 3 + 4 * 3)
@@ -109,7 +102,7 @@ def test_what_is_timed_of_the_engine(small, vocab):
 
 def test_tokenizing_before_the_run_takes_no_time(small, vocab):
     work = Workload(("a", "b"), words_as_tokens(vocab), SamplingParams(max_tokens=2, ignore_eos=True), pretok=True)
-    run, _ = serve("offline", SelectAppend, small, work, clock=ticks())
+    run, _ = serve(SelectAppend, small, work, clock=ticks())
     assert run.encode_seconds == [0, 0] and run.ttft == [1, 1]
 
 
@@ -118,7 +111,7 @@ def test_p50_and_mean_are_over_runs_and_of_latencies_the_median_request(small, v
     work = Workload(("a", "b", "c"), words_as_tokens(vocab), params, pretok=True)
     slow = iter([0, 0, 1, 1, 2, 2, 12, 12, 13])
     shown = ticks()
-    runs = [serve("offline", SelectAppend, small, work, clock=clock)[0] for clock in (lambda: next(slow), shown, shown)]
+    runs = [serve(SelectAppend, small, work, clock=clock)[0] for clock in (lambda: next(slow), shown, shown)]
     stats = {stat.metric: stat for stat in summarize(runs)}
     assert stats["TTFT"].values == (1000, 1000, 1000)
     latency = stats["Latency"]
@@ -129,10 +122,10 @@ def test_p50_and_mean_are_over_runs_and_of_latencies_the_median_request(small, v
 @pytest.mark.parametrize("stage", DRIVEN, ids=lambda stage: stage.name)
 def test_a_request_that_stops_leaves_its_place_to_others_and_its_token_is_counted(small, vocab, stage):
     greedy = words(vocab_size=vocab, max_tokens=6, ignore_eos=True)
-    full, _ = serve("offline", stage, small, greedy)
+    full, _ = serve(stage, small, greedy)
     stop = full.seqs[2].output_ids[1]
     work = words(vocab_size=vocab, max_tokens=6, ignore_eos=True, stop_token_ids=(stop,))
-    run, _ = serve("online", stage, small, work, max_batch_size=2)
+    run, _ = serve(stage, small, work, max_batch_size=2)
     for seq, whole in zip(run.seqs, full.seqs, strict=True):
         ids = whole.output_ids
         cut = ids.index(stop) + 1 if stop in ids else len(ids)
@@ -142,7 +135,7 @@ def test_a_request_that_stops_leaves_its_place_to_others_and_its_token_is_counte
 
 def test_a_request_of_one_token_has_no_tpot(small, vocab):
     work = words(vocab_size=vocab, max_tokens=1)
-    run, _ = serve("online", SelectAppend, small, work)
+    run, _ = serve(SelectAppend, small, work)
     assert run.decode_steps == {} and {len(seq.output_ids) for seq in run.seqs} == {1}
     assert [stat.metric for stat in summarize([run])] == [
         "Decode time",
@@ -153,39 +146,9 @@ def test_a_request_of_one_token_has_no_tpot(small, vocab):
     ]
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    lengths=st.lists(st.integers(1, 5), min_size=1, max_size=7),
-    max_tokens=st.integers(1, 5),
-    max_batch_size=st.integers(1, 8),
-    stop=st.sets(st.integers(0, 63), max_size=12),
-)
-def test_nothing_is_lost(small, lengths, max_tokens, max_batch_size, stop):
-    prompts = tuple(" ".join(str(i) * (j + 1) for j in range(n)) for i, n in enumerate(lengths))
-    params = {"max_tokens": max_tokens, "ignore_eos": True, "stop_token_ids": tuple(stop)}
-    work = words(prompts, small.config.vocab_size, **params)
-    stages = []
-
-    class Checked(SelectAppend):
-        def next_tokens(self, seqs):
-            tokens = super().next_tokens(seqs)
-            self.tables.check()
-            stages.append(self)
-            return tokens
-
-    run, _ = serve("online", Checked, small, work, max_batch_size)
-    for seq in run.seqs:
-        ended = seq.output_ids[-1] in stop or len(seq.output_ids) == max_tokens
-        assert ended and not set(seq.output_ids[:-1]) & stop
-    assert all(len(lens) <= max_batch_size for lens in run.context_lens.values())
-    assert sum(map(len, run.context_lens.values())) == run.completion_tokens - len(prompts)
-    if stages:
-        assert stages[-1].num_free_blocks == stages[-1].tables.num_blocks and len(stages[-1].tables) == 0
-
-
 def test_a_profile_has_three_steps_and_its_run_goes_on(small, vocab):
     work = words(vocab_size=vocab, max_tokens=9, ignore_eos=True)
-    run, trace = serve("online", SelectAppend, small, work, max_batch_size=5, profile=True)
+    run, trace = serve(SelectAppend, small, work, max_batch_size=5, profile=True)
     assert trace.count("roseinfer.decode_step_sessions.total") == 3
     assert trace.metadata["warmup"] == 2
     assert [len(lens) for lens in run.decode_steps.values()] == [5] * 8
@@ -193,12 +156,10 @@ def test_a_profile_has_three_steps_and_its_run_goes_on(small, vocab):
 
 def test_bad_input(small, vocab):
     work = words(vocab_size=vocab, max_tokens=3)
-    with pytest.raises(ValueError, match=r"mode='onlin' \(nearest: online\), allowed: naive, offline, online"):
-        serve("onlin", SelectAppend, small, work)
     with pytest.raises(ValueError, match="max_batch_size must be an integer of at least 1, got 0"):
-        serve("online", SelectAppend, small, work, max_batch_size=0)
+        serve(SelectAppend, small, work, max_batch_size=0)
     with pytest.raises(ValueError, match=r"takes six decode steps .*left to decode after 2; ask"):
-        serve("offline", SelectAppend, small, work, profile=True)
+        serve(SelectAppend, small, work, profile=True)
     with pytest.raises(ValueError, match="prompts must be at least one"):
         words((), vocab)
     with pytest.raises(ValueError, match="prompt must have at least one token, got '  '"):
@@ -216,6 +177,6 @@ def test_pretok_encodes_once_and_before(small):
         work = Workload(["x", "x", "y"], encode, SamplingParams(max_tokens=1), pretok)
         assert sorted(calls) == ["x", "y"]
         calls.clear()
-        serve("online", SelectAppend, small, work)
+        serve(SelectAppend, small, work)
         assert calls == in_the_run
         calls.clear()

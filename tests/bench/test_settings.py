@@ -42,11 +42,7 @@ def test_a_record_tells_no_key_and_only_what_its_kind_of_load_has():
     assert "url" not in several and several["slots"] == 8
 
 
-def test_the_engine_that_drafts_in_an_offline_race():
-    assert Offline().drafting is None
-    assert Offline(speculative="ngram").drafting == {"method": "ngram", "num_tokens": 4}
-    own = Offline(model="a", speculative="draft_model", num_drafts=2).record()
-    assert own["speculative"] == {"method": "draft_model", "num_tokens": 2, "model": "a", "quantization": "int8"}
+def test_the_precisions_of_an_offline_race():
     assert Offline(dtypes=["bfloat16"], quantization=["int4"]).record()["precisions"] == ["bfloat16", "int4"]
 
 
@@ -74,30 +70,13 @@ def test_every_count_and_every_list_of_sizes_is_checked(settings: type[Settings]
     ("settings", "changed", "message"),
     [
         (Ladder, {"max_new_tokens": 1}, "max_new_tokens must be an integer of at least 2, got 1"),
-        (Ladder, {"hf_caches": ["sliding"]}, "hf_caches must be a list of 'dynamic', 'static', each once"),
-        (Ladder, {"hf_caches": "static"}, "hf_caches must be a list"),
-        (Offline, {"dtypes": ["float64"]}, "dtypes: unknown value 'float64' .*allowed: float32, bfloat16, float16$"),
-        (Offline, {"quantization": ["int2"]}, "quantization: unknown value 'int2' .*allowed: int8, int4, stored$"),
+        (Ladder, {"hf_caches": ["sliding"]}, "hf_caches: unknown value 'sliding' .*allowed: dynamic, static$"),
         (Offline, {"dtypes": []}, "precisions must be a list with each value once"),
-        (
-            Offline,
-            {"prompts": "repeated"},
-            "prompts: unknown value 'repeated' .nearest: repeating., allowed: random, r",
-        ),
-        (Offline, {"speculative": "x"}, "speculative: unknown value 'x'"),
-        (Workload, {"num_requests": 0}, "num_requests must be an integer from 1 to 1,000,000, got 0"),
         (Workload, {"prompt_lens": (3, 2)}, r"prompt_lens must be .*got \(3, 2\)"),
         (Workload, {"output_lens": 5}, "output_lens must be .*got 5"),
-        (Online, {"contenders": ["vllm"]}, "contenders: unknown value 'vllm'"),
         (Online, {"contenders": []}, "contenders must be a list with each value once"),
-        (Online, {"policies": ["random"]}, "policies: unknown value 'random'"),
-        (Online, {"budgets": [8, 8]}, r"budgets must be a list with each value once, got \[8, 8\]"),
-        (Online, {"rates": [0.0]}, "rates must be a number above 0, got 0.0"),
         (Online, {"loads": [-1.0]}, "loads must be a number above 0, got -1.0"),
-        (Online, {"dtype": "int8"}, "dtype: unknown value 'int8'"),
-        (Online, {"trace": Path("t"), "rates": [1.0, 2.5]}, "rates=1,2.5: trace=t has its own times"),
         (Online, {"trace": Path("t"), "loads": [0.5]}, "loads=0.5: trace=t has its own times"),
-        (Offline, {"num_drafts": 5}, "num_drafts=5: speculative must name a method"),
         (Memory, {"quantization": "int3"}, "quantization: unknown value 'int3'"),
         (Serve, {"prompt_len": (3, 2)}, r"prompt_len must be .*got \(3, 2\)"),
     ],

@@ -73,13 +73,6 @@ def test_the_terminal_shows_every_row_and_its_fix(monkeypatch, capsys):
     assert "no [bold] names" in shown and "→ connect" in shown and "The course runs here." in shown
 
 
-def test_json(no_network, capsys):
-    main(["doctor", "--json"])
-    answer = json.loads(capsys.readouterr().out)
-    assert ", ".join(c["what"] for c in answer["checks"]) == NAMES
-    assert set(answer["checks"][0]) == {"what", "found", "status", "means", "fix", "required"}
-
-
 def test_the_table_fits_where_there_is_no_terminal(monkeypatch, capsys):
     long = Check("browser", "none", "note", "no window is opened", " ".join(["open the address"] * 12))
     monkeypatch.setattr(doctor, "diagnose", lambda: Report((long,)))

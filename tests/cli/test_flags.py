@@ -9,7 +9,7 @@ import pytest
 
 from roseinfer.arrivals import Range
 from roseinfer.cli.command import Parser
-from roseinfer.cli.flags import add_flags, as_typed, given_fields, settings_of
+from roseinfer.cli.flags import add_flags, given_fields, refuse_changed, settings_of
 from roseinfer.cli.main import parser
 from roseinfer.engine.config import EngineConfig
 from roseinfer.settings import flag
@@ -20,7 +20,7 @@ class Settings:
     sizes: Sequence[int] = flag((1, 8), "sizes", metavar="SIZES")
     lens: Range = flag((16, 16), "tokens", name="--token-lens")
     shares: Sequence[float] = flag((), "shares")
-    seed: int = flag(7, "seed", optional=True)
+    seed: int = flag(7, "seed")
 
 
 def parsed(line: str):
@@ -50,8 +50,8 @@ def test_a_range_has_both_ends_or_is_one_number(text):
 def test_defaults_are_those_of_the_fields():
     own, given = parsed("")
     assert settings_of(Settings, given) == Settings(sizes=[1, 8])
-    assert (given.sizes, given.token_lens, given.shares, given.seed) == ("1,8", "16", None, None)
-    assert "seed" not in given_fields(Settings, given)
+    assert (given.sizes, given.token_lens, given.shares, given.seed) == ("1,8", "16", None, 7)
+    assert "shares" not in given_fields(Settings, given)
     assert "sizes (default: 1,8)" in own.format_help() and "other words" in own.format_help()
 
 
@@ -59,7 +59,12 @@ def test_what_is_typed_becomes_the_fields():
     _, given = parsed("--sizes 2,4 --token-lens 3-9 --shares 0.5 --seed 1")
     settings = settings_of(Settings, given)
     assert settings == Settings(sizes=[2, 4], lens=(3, 9), shares=[0.5], seed=1)
-    assert as_typed(Settings(lens=(3, 9))) == {"sizes": "1,8", "token_lens": "3-9", "shares": None, "seed": 7}
+
+
+def test_a_flag_that_was_changed_without_effect_is_refused():
+    refuse_changed(Settings(seed=1), {"lens": "has no effect"})
+    with pytest.raises(ValueError, match="^--token-lens 3-9: has no effect$"):
+        refuse_changed(Settings(lens=(3, 9)), {"lens": "has no effect"})
 
 
 @pytest.mark.parametrize("command", ["dry-run", "simulate"])

@@ -32,23 +32,6 @@ def test_without_a_command_it_lists_them(capsys):
     assert main([]) == 0
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line[:4] == " " * 4 and line[4] > " "]
     assert listed == NAMES
-    assert NAMES == [
-        "doctor",
-        "generate",
-        "chat",
-        "ladder",
-        "bench",
-        "serve",
-        "simulate",
-        "trace",
-        "dry-run",
-        "aot",
-        "reproduce",
-        "contest",
-        "tensorboard",
-        "slides",
-        "links",
-    ]
 
 
 def test_without_a_benchmark_it_lists_them(capsys):

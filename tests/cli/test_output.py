@@ -12,10 +12,10 @@ import pytest
 from roseinfer.bench.executors import IN_TURN, ONE_BEHIND, ExecutorResult
 from roseinfer.bench.host import HostResult
 from roseinfer.bench.ladder_result import LadderResult
-from roseinfer.bench.offline import OfflineResult, PeakMemory
-from roseinfer.bench.settings import Memory
+from roseinfer.bench.offline import OfflineResult
 from roseinfer.cli.main import main
 from roseinfer.display.measured import rounded
+from roseinfer.engine.engine import Engine
 from roseinfer.paths import DATA, ROOT
 from stages import LADDER
 
@@ -26,10 +26,10 @@ WHERE = {"host": {}, "device": "a CPU", "versions": {"torch": "2"}, "commit": No
 FULL_DISK = Path("/dev/full")
 BENCHMARKS = {
     "ladder": "ladder --stages s01 --batch-size 1 --repeats 1 --max-new-tokens 2 --no-hf",
-    "host": "bench host --batch-sizes 1 --max-tokens 4 --repeats 1",
+    "host": "bench host --batch-sizes 2 --max-tokens 4 --repeats 1",
     "memory": "bench memory --batch-size 1 --max-tokens 2",
-    "executors": "bench executors --batch-sizes 1 --max-tokens 2 --repeats 1",
-    "chunks": "bench chunks --prompt-len 16 --decoding 1 --repeats 1",
+    "executors": "bench executors --batch-sizes 2 --max-tokens 2 --repeats 1",
+    "chunks": "bench chunks --prompt-len 64 --decoding 2 --budgets 16 --repeats 1",
     "offline": "bench offline --contenders engine --batch-sizes 1 --max-tokens 2 --repeats 1",
     "online": "bench online --contenders engine --budgets 64 --requests 1 --scale 1 --prompt-len 4 --output-len 2 "
     "--repeats 1",
@@ -57,6 +57,19 @@ def test_at_a_terminal_the_table_is_the_last_thing_on_it(name, capsys, monkeypat
     assert main(words(BENCHMARKS[name])) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 2 and not [line for line in lines if line.startswith(("{", "["))]
+
+
+@pytest.mark.parametrize("name", ["host", "executors", "chunks", "offline", "online"])
+def test_a_benchmark_runs_with_steps_in_flight_as_a_gpu_has_them(name, monkeypatch, capsys):
+    made = Engine.__init__
+
+    def as_on_a_gpu(self, model, **settings):
+        if settings.get("async_scheduling") is None:
+            settings["async_scheduling"] = True
+        made(self, model, **settings)
+
+    monkeypatch.setattr(Engine, "__init__", as_on_a_gpu)
+    assert main(words(BENCHMARKS[name])) == 0, capsys.readouterr().err
 
 
 def test_every_command_shows_its_line_by_this_way():
@@ -158,7 +171,7 @@ def test_the_line_of_a_race_that_was_recorded():
         assert len(result.to_line()) < len(text) / 3
 
 
-def test_the_lines_of_host_executors_and_memory():
+def test_the_lines_of_host_and_executors():
     steps = {name: 0.001 for name in ("schedule", "prepare", "commit", "planning", "step", "rest", "forward")}
     row = {"batch_size": 8, **steps, "planning_min": 0.0005, "planning_max": 0.002}
     host = json.loads(HostResult(arguments={}, rows=[row], samples=[steps] * 99, **WHERE).to_line())
@@ -167,8 +180,6 @@ def test_the_lines_of_host_executors_and_memory():
     row = {"batch_size": 8, "tokens": 8, "seconds": seconds, "same_tokens": True}
     executors = json.loads(ExecutorResult(arguments={}, rows=[row], **WHERE).to_line())
     assert executors["rows"][0][IN_TURN] == {"tokens_per_second": 4.0, "min": 2.0, "max": 8.0}
-    memory = json.loads(PeakMemory(Memory(), weights=4, pool=3, libraries=2, peak=10).to_line())
-    assert memory["peak"] == 10 and memory["beyond"] == 1 and memory["run"]["batch_size"] == 8
 
 
 def test_numbers_are_rounded_wherever_they_are():

@@ -1,6 +1,5 @@
 """roseinfer trace: what it prints, what it refuses, and how."""
 
-import gzip
 import io
 import json
 import signal
@@ -8,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from trace_cases import BUILD, FORWARD, POST_QUERIES, STEP, event, toy_step, two_gpu_steps
+from trace_cases import BUILD, FORWARD, STEP, event, toy_step, two_gpu_steps
 
 from course.posts.data import POSTS
 from roseinfer.cli.main import main
@@ -104,17 +103,6 @@ def test_overview_of_a_bare_list_without_cats_or_numbered_threads(run, write):
 
 
 # --- queries ---
-
-
-@pytest.mark.parametrize("question", POST_QUERIES)
-def test_the_posts_queries_run_verbatim_with_all_digits(run, live, question):
-    query = POST_QUERIES[question]
-    status, out, err = run(live, "--sql", query)
-    columns, rows = Trace.load(live).rows(query)
-    assert (status, err) == (0, "")
-    assert out[0].split() == columns
-    assert [tuple(line.split()) for line in out[2:]] == [tuple(map(str, row)) for row in rows]
-    assert len(rows) > 2
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (POSTS / "000").glob("*.sql")))
@@ -231,7 +219,7 @@ def test_a_bad_query_is_shown_with_a_caret_and_nothing_else_is_printed(run, gpu)
     status, out, err = run(gpu, "--spans", "--sql", "SELECT name,\n  nosuch\nFROM slice;")
     assert (status, out) == (2, [])
     assert err.startswith('error: Binder Error: Referenced column "nosuch" not found')
-    assert err.endswith("The query was:\nSELECT name,\n  nosuch\n  ^\nFROM slice;\n")
+    assert err.endswith("LINE 2:   nosuch\n          ^^^^^^\n")
     assert "Traceback" not in err
 
 
@@ -259,32 +247,15 @@ def test_an_unknown_span_is_answered_with_the_nearest(run, gpu):
 @pytest.mark.parametrize(
     "content, message",
     [
-        (b"", "not JSON (Expecting value"),
         (b"[" * 100_000, "not JSON ("),
-        (b"hello", "not JSON (Expecting value"),
-        (gzip.compress(b'{"traceEvents": []}', mtime=0)[:12] + b"damaged", "damaged gzip file ("),
-        (b'{"cells": []}', "not a Chrome trace; expected an object with a list 'traceEvents'"),
-        (b'{"traceEvents": []}', "the trace has no complete events (ph 'X'); was anything profiled?"),
         (b'[{"ph": "X", "name": "f", "ts": "soon"}]', "event 'f': ts='soon' is not a number of microseconds"),
     ],
-    ids=["empty", "deep", "text", "gzip", "other JSON", "no events", "no time"],
+    ids=["deep", "no time"],
 )
 def test_a_bad_file_is_one_line(run, write, content, message):
     status, out, err = run(write(content), "--sql", "SELECT 1")
     assert (status, out) == (1, [])
     assert message in err and err.startswith("error: ") and err.count("\n") == 1
-
-
-@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
-def test_a_trace_that_is_cut_off_is_read_as_far_as_it_goes(run, write, packed):
-    content = json.dumps([event("f", ts, 1) for ts in range(3)]).encode()
-    kept = content.rindex(b', {"ph"') + 10  # into the third event
-    cut = gzip.compress(content, compresslevel=0, mtime=0)[: kept + 15] if packed else content[:kept]
-    status, out, err = run(write(cut), "--sql", "SELECT COUNT(*) AS n FROM slice")
-    assert (status, out) == (0, ["n", "-", "2"])
-    assert err.startswith("warning: ") and err.count("\n") == 1
-    assert ("damaged gzip file" if packed else "not JSON") in err
-    assert err.endswith(f"read 2 whole events, and not the last 10 of {kept} bytes of JSON\n")
 
 
 # --- pictures ---
@@ -328,20 +299,6 @@ def test_a_picture_that_cannot_be_written_is_refused_before_the_file_is_read(run
 
 
 # --- arguments ---
-
-
-@pytest.mark.parametrize(
-    "flags, message",
-    [
-        (["--sql", ""], "query must be one SELECT"),
-        (["--sql", "DROP TABLE slice"], "query must be one SELECT"),
-    ],
-    ids=["no query", "no SELECT"],
-)
-def test_bad_arguments_are_refused(run, gpu, flags, message):
-    status, out, err = run(gpu, *flags)
-    assert (status, out) == (2, [])
-    assert err.startswith("error: ") and message in err and "usage" not in err
 
 
 def test_a_query_file_that_is_not_text(run, gpu, write):

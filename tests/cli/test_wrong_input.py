@@ -8,7 +8,6 @@ from argparse import Namespace
 
 import pytest
 
-from roseinfer import benchmark_scheduler
 from roseinfer.cli.command import in_flags
 from roseinfer.cli.main import main
 
@@ -24,9 +23,7 @@ CASES = [
     ("bench offline --contenders=", "--contenders '': must name something"),
     ("bench offline --max-tokens 0", "--max-tokens must be an integer of at least 1, got 0"),
     ("bench offline --batch-sizes 1000000000", "--batch-sizes 1000000000: an engine for so many sequences"),
-    ("bench offline --draft-model tiny", "--draft-model tiny: --speculative must name the method with a model, got No"),
     ("bench memory --dtype int8", "--dtype: unknown value 'int8'"),
-    ("bench online --policies lottery", "--policies: unknown value 'lottery'"),
     ("bench online --contenders vllm", "--contenders: unknown value 'vllm'"),
     ("bench online --prompt-len 9-8", "--prompt-len '9-8': must be a number of tokens, or the least and the most"),
     ("bench online --scale 0", "--scale must be a number above 0, got 0.0"),
@@ -98,7 +95,6 @@ CASES = [
     ("bench online --requests 99999999999", "--requests must be an integer from 1 to 1,000,000, got 99999999999"),
     ("bench online --rate nan", "--rate must be a number above 0, got nan"),
     ("bench online --trace nosuch --rate 1", "--rate 1: --trace nosuch has its own times"),
-    ("bench offline --num-drafts 5", "--num-drafts 5: --speculative must name a method that drafts, got None"),
     ("bench online --trace nosuch", "--trace nosuch: there is no such file"),
     ("bench online --trace folder", "--trace folder: cannot be read (Is a directory)"),
     ("bench online --trace wrong.json", "wrong.json, line 1: unknown field 'a', allowed: seconds, prompt_len, output"),
@@ -108,8 +104,6 @@ CASES = [
     ("bench chunks --decoding 99999999", "--decoding 99999999: an engine for so many sequences"),
     ("bench memory --prompt-len 5000", "--prompt-len 5000 + --max-tokens 64 is 5064 tokens, allowed: max_model_len="),
     ("simulate --trace nosuch", "--trace nosuch: there is no such file"),
-    ("simulate --cost nosuch", "--cost nosuch: there is no such file"),
-    ("simulate --cost wrong.json", "--cost wrong.json: must be what --output of a run with --fit wrote"),
     ("simulate --requests 99999999", "--requests must be an integer from 1 to 1,000,000, got 99999999"),
     ("simulate --replicas 99999999", "--replicas must be an integer from 1 to 4,096, got 99999999"),
     ("simulate --num-blocks 99999999", "--num-blocks must be an integer from 1 to 1,000,000, got 99999999"),
@@ -149,12 +143,6 @@ def test_wrong_input_is_one_line(command, line, folder, capsys):
     assert out == "" and err.startswith(f"error: {line}") and err.count("\n") == 1
 
 
-def test_too_long_an_output_is_refused_before_a_stage_is_made(capsys):
-    argv = ["--hf-model-id", "tiny", "--prompt", "Hello", "--max-new-tokens", "99999999"]
-    assert benchmark_scheduler.main(argv) == 2
-    assert capsys.readouterr().err == "error: --max-new-tokens 99999999: allowed: 512 tokens with the prompt\n"
-
-
 def test_a_message_names_flags_and_leaves_words_and_limits_alone():
     args = Namespace(prompt_len=8, model="tiny", max_model_len=None, dtype="int8", chat_template=None, top_k=1)
     for message, shown in {
@@ -170,21 +158,3 @@ def test_a_message_names_flags_and_leaves_words_and_limits_alone():
         "--trace prompt_len.json": "--trace prompt_len.json",
     }.items():
         assert in_flags(message, args) == shown
-
-
-def test_a_validation_that_fails_exits_1(monkeypatch, capsys):
-    from roseinfer.simulator import Validation
-
-    class Off(Validation):
-        worst_error = -0.4
-
-    def validated(*given):
-        cost = type("Cost", (), {"to_dict": lambda self: {"kind": "fitted"}})()
-        return Off(arguments={}, cost=cost, rows=[])
-
-    monkeypatch.setattr("roseinfer.cli.commands.simulate.validated", validated)
-    monkeypatch.setattr(Off, "text", lambda self, width=None: "a table")
-    assert main(["simulate", "--validate", "tiny"]) == 1
-    out, err = capsys.readouterr()
-    assert json.loads(out.splitlines()[-1])["worst_error"] == -0.4
-    assert err == "error: throughput is off by -40.0% at worst\n"

@@ -86,27 +86,6 @@ def test_a_decode_step_pushes_the_posts_ranges(monkeypatch, nvtx_calls, small, s
     assert nvtx_calls == [f"{STEP}total", *build, *FORWARD, *APPEND, "pop"]
 
 
-def test_a_decode_step_on_a_cpu_calls_nvtx_never(monkeypatch, nvtx_calls, small):
-    stage, seqs = decoding(SelectAppend, small)
-    monkeypatch.setattr(spans, "WANTS_NVTX", True)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    stage.decode(seqs)
-    assert nvtx_calls == []
-
-
-def test_a_step_that_fails_leaves_no_range_open(monkeypatch, nvtx_calls, small):
-    class Fails(SelectAppend):
-        def append(self, seqs, step):
-            raise RuntimeError("in append")
-
-    stage, seqs = decoding(Fails, small)
-    monkeypatch.setattr(spans, "WANTS_NVTX", True)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with pytest.raises(RuntimeError, match="in append"):
-        stage.decode(seqs)
-    assert nvtx_calls == [f"{STEP}total", f"{STEP}build_batched_past", "pop", *FORWARD, *APPEND, "pop"]
-
-
 def test_span_times_keep_what_they_are_asked_for_in_the_order_of_its_ends():
     times = SpanTimes(lambda name, around: around == "outer" or name == "last", itertools.count().__next__)
     with listening(times), span("outer"):

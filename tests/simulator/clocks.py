@@ -24,12 +24,8 @@ class UnitCost:
 class StepClock:
     """A clock that stands still but for the model: a second each time that it runs."""
 
-    def __init__(self, *engines: Engine) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.now = 0.0
-        for engine in engines:
-            self.drive(engine)
-
-    def drive(self, engine: Engine) -> None:
         wait = engine.runner.wait
 
         def wait_and_tick(step):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from clocks import UnitCost
 
 from roseinfer.arrivals import Arrival, poisson
@@ -49,22 +48,9 @@ def test_each_prefix_is_computed_once():
     assert row["hit_rate"] == (48 - GROUPS) * PREFIX / (48 * (PREFIX + 4))
 
 
-def test_hit_rate_is_above_that_of_a_router_that_does_not_look_at_the_prompt():
-    aware, in_turn = raced(["prefix_aware", "round_robin"])
-    assert aware["hit_rate"] > in_turn["hit_rate"] > 0
-
-
 def test_with_one_replica_all_routers_are_equal():
     first, *others = raced(sorted(ROUTERS), replicas=[1])
     assert all(row | {"router": first["router"]} == first for row in others) and len(others) == len(ROUTERS) - 1
-
-
-@pytest.mark.parametrize("router", sorted(ROUTERS))
-def test_every_request_ends_wherever_it_goes(router):
-    cluster = Cluster(SETTING, UnitCost(), 4, router)
-    cluster.run(GROUPED)
-    assert [len(request.times.steps) for request in cluster.requests] == [a.output_len for a in GROUPED]
-    assert all(0 <= request.replica < 4 for request in cluster.requests)
 
 
 def test_the_table_names_routers_where_there_are_several():

@@ -1,37 +1,28 @@
-"""Measured steps, and simulations held to real runs. What is exact of them: never a time."""
+"""Measured steps, and real runs of the engine. What is exact of them: never a time."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 import pytest
-from clocks import StepClock
 
 from roseinfer.models import load_model
-from roseinfer.simulator import EngineSetting, StepSample, fit, measure, step_samples, validate
+from roseinfer.simulator import EngineSetting, fit, measure, step_samples
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_shapes")]
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def few_shapes(monkeypatch):
+    """Measure few shapes of steps, and fast ones."""
+    monkeypatch.setattr(measure, "PROMPTS", ((1, 16), (4, 24)))
+    monkeypatch.setattr(measure, "CUT", ((2, 120),))
+    monkeypatch.setattr(measure, "CACHED", ((4, 90),))
 
 
 @pytest.fixture(scope="module")
 def model():
     return load_model("tiny")
-
-
-@pytest.fixture
-def step_clock(monkeypatch):
-    """Drives every engine that is built meanwhile."""
-    clock, build = StepClock(), measure.real_engine
-
-    def built(*arguments):
-        engine = build(*arguments)
-        clock.drive(engine)
-        return engine
-
-    monkeypatch.setattr(measure, "real_engine", built)
-    monkeypatch.setattr("roseinfer.simulator.validation.real_engine", built)
-    return clock
 
 
 def test_each_round_measures_the_same_kinds_of_steps(model):
@@ -62,26 +53,3 @@ def test_nothing_stays_behind_in_the_engines(model):
 def test_wrong_counts(model, wrong):
     with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be an integer of at least 1, got 0"):
         step_samples(model, **wrong)
-
-
-def test_a_clock_that_is_known_is_predicted_exactly(model, step_clock):
-    """Steps of a second each are a fixed cost of a second, and everything that follows from it is the same."""
-    setting = EngineSetting(num_blocks=64, max_num_seqs=4, max_model_len=512)
-    found = validate(
-        model, setting, "here", num_requests=8, prompt_lens=(1, 40), output_lens=(1, 9), repeats=1, clock=step_clock
-    )
-    assert found.cost.device == pytest.approx((1, 0, 0, 0, 0, 0, 0, 0), abs=1e-9) and not any(found.cost.host)
-    assert [row["arrivals"] for row in found.rows] == ["at once", "Poisson, 80% load"]
-    for row in found.rows:
-        assert row["errors"] == pytest.approx(dict.fromkeys(row["errors"], 0), abs=1e-9)
-    assert "Throughput is within 15%" in found.text()
-    assert json.loads(found.to_json())["rows"] == found.rows
-
-
-def test_a_prediction_that_is_off_says_so(model, step_clock, monkeypatch):
-    samples = step_samples(model, max_num_seqs=4, repeats=1, clock=step_clock)
-    half = fit("here", [StepSample(s.work, s.host, s.device / 2) for s in samples])
-    monkeypatch.setattr("roseinfer.simulator.validation.fit", lambda about, samples: half)
-    setting = EngineSetting(num_blocks=64, max_num_seqs=4, max_model_len=512)
-    found = validate(model, setting, "here", num_requests=4, output_lens=(1, 9), repeats=1, clock=step_clock)
-    assert found.worst_error == pytest.approx(1) and "NOT within 15%" in found.text()

@@ -11,8 +11,7 @@ from threading import Timer
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roseinfer.arguments import counted
-from roseinfer.profiling.traces.read_only import lock, result_of
-from roseinfer.profiling.traces.sql_errors import QueryError
+from roseinfer.profiling.traces.read_only import QueryError, lock, result_of
 
 from ..exercises.wrong import Wrong
 from .events import Event

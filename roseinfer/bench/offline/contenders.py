@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -68,8 +67,6 @@ def _makers(
             yield stage_class.name, partial(stage, stage_class, model, precision)
     if "engine" in names:
         yield ENGINE, partial(engine, setting, precision)
-        if drafting := setting.drafting:
-            yield drafting_name(drafting), partial(engine, setting, precision, drafting)
     for name in names:
         if OFFLINE[name] in PEERS:
             yield OFFLINE[name], partial(peer, OFFLINE[name], setting, precision, folder, stack)
@@ -99,17 +96,12 @@ def stage(stage_class: type[Stage], model: Model, precision: str) -> Contender:
     return _here(stage_class.name, precision, model.device, prepared)
 
 
-def drafting_name(speculative: dict[str, Any]) -> str:
-    return f"{ENGINE} + {speculative['method']}"
-
-
-def engine(setting: Offline, precision: str, speculative: dict[str, Any] | None = None) -> Contender:
-    """Make a contender of roseinfer.LLM with just the blocks for the largest batch. speculative: as LLM takes it."""
-    name = drafting_name(speculative) if speculative else ENGINE
+def engine(setting: Offline, precision: str) -> Contender:
+    """Make a contender of roseinfer.LLM with just the blocks for the largest batch."""
     weights: dict[str, Any] = {}  # STORED is what LLM does with a GGUF file unless it is told otherwise
     if precision != STORED:
         weights = {"quantization" if precision in QUANTIZED else "dtype": precision}
-    with blame(f"{name} {precision}", "its constructor"):
+    with blame(f"{ENGINE} {precision}", "its constructor"):
         llm = LLM(
             setting.model,
             **weights,
@@ -118,23 +110,13 @@ def engine(setting: Offline, precision: str, speculative: dict[str, Any] | None 
             block_size=BLOCK_SIZE,
             num_kvcache_blocks=setting.num_blocks,
             enable_prefix_caching=False,  # every run computes its prompts
-            speculative=speculative,
         )
-    metrics = llm.engine.metrics
 
     def prepared(prompts: Tokens, max_tokens: int) -> Callable[[], Tokens]:
         params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
         return lambda: [list(one.outputs[0].token_ids) for one in llm.generate(prompts, params, use_tqdm=False)]
 
-    batches = _here(name, precision, torch.device(setting.device), prepared)
-
-    def run(work: Work, stop: Stop) -> Run:
-        drafted, accepted = metrics.num_drafted, metrics.num_accepted
-        done = batches.run(work, stop)
-        drafts = {"drafted": metrics.num_drafted - drafted, "accepted": metrics.num_accepted - accepted}
-        return replace(done, counters=drafts if drafts["drafted"] else {})
-
-    return replace(batches, run=run)
+    return _here(ENGINE, precision, torch.device(setting.device), prepared)
 
 
 def peer(name: str, setting: Offline, precision: str, folder: Path, stack: ExitStack) -> Contender:

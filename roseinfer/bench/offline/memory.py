@@ -8,59 +8,50 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
+
+import torch
 
 from roseinfer.arguments import counted
 from roseinfer.blocks import BLOCK_SIZE
-from roseinfer.display.measured import Measured
-from roseinfer.display.text_table import Column, TextTable
+from roseinfer.display.measured import MachineResult
+from roseinfer.display.text_table import Column
 from roseinfer.models import ModelLoadError, model_config
 from roseinfer.planning.sizes import PlannedEngine
 
 from ..contenders import ContenderFailed, require_fit
+from ..provenance import describe_host
 from ..settings import ENGINE, Memory, Offline
 from ..workload import batch_of
 from .contenders import engine
 
 STATUS = Path("/proc/self/status")
-MB = 1_000_000
 NO_MODEL = 2  # exit status of the fresh process when the model cannot be loaded: the caller's mistake
 CHILD = "import sys; from roseinfer.bench.offline.memory import answer; answer(sys.argv[1])"
 
 
-@dataclass(frozen=True)
-class PeakMemory(Measured):
-    """Memory of one run, in bytes.
+def _mb(nbytes: int) -> str:
+    return f"{nbytes / 1e6:,.0f}"
 
-    weights: those that are loaded, which are in fp32 where they are quantised afterwards. pool: K and V. libraries:
-    what is resident before the model is loaded. peak: the most from the start of the process to the last token.
+
+@dataclass(frozen=True, kw_only=True)
+class PeakMemory(MachineResult):
+    """Memory of one run. rows: bytes of libraries, weights, pool, beyond and peak.
+
+    libraries: what is resident before the model is loaded. weights: those that are loaded, which are in fp32 where they
+    are quantised afterwards. pool: K and V. peak: the most from the start of the process to the last token. beyond:
+    what the peak has on top of these: packed copies, activations, what loading needed. It is below 0 where loading
+    needs the most, or where blocks without a written token take no memory yet.
     """
 
-    run: Memory
-    weights: int
-    pool: int
-    libraries: int
-    peak: int
+    SHORT: ClassVar = ("memory", "bytes")
+    COLUMNS: ClassVar = (Column("memory", of="memory"), Column("MB", _mb, of="bytes"))
 
-    @property
-    def beyond(self) -> int:
-        """Bytes on top of libraries, weights and pool: packed copies, activations, what loading needed.
-
-        Below 0 where loading needs the most, or where blocks without a written token take no memory yet.
-        """
-        return self.peak - self.libraries - self.weights - self.pool
-
-    def text(self, width: int | None = None, long: bool = False) -> str:
-        r = self.run
-        prompts = f"{counted(r.batch_size, 'prompt')} of {counted(r.prompt_len, 'token')}"
-        title = f"{ENGINE}, {r.model}, {r.precision}, {prompts}, {counted(r.max_tokens, 'new token')} each"
-        parts = {name: getattr(self, name) for name in ("libraries", "weights", "pool", "beyond", "peak")}
-        return (
-            f"{title}\n{TextTable.of(['memory', Column('MB', lambda b: f'{b / MB:,.0f}')], parts.items()).text(width)}"
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"beyond": self.beyond}
+    def notes(self) -> list[str]:
+        a = self.arguments
+        prompts = f"{counted(a['batch_size'], 'prompt')} of {counted(a['prompt_len'], 'token')}"
+        precision = a["quantization"] or a["dtype"]
+        return [f"{ENGINE}, {a['model']}, {precision}, {prompts}, {counted(a['max_tokens'], 'new token')} each"]
 
 
 def peak_memory(run: Memory) -> PeakMemory:
@@ -85,7 +76,10 @@ def peak_memory(run: Memory) -> PeakMemory:
             raise ModelLoadError(said)
         raise ContenderFailed(said if said.startswith(who) else f"{who}: {said}")
     libraries, peak = json.loads(child.stdout.splitlines()[-1])
-    return PeakMemory(run, sizes.loaded_bytes, sizes.pool_bytes, libraries, peak)
+    parts = {"libraries": libraries, "weights": sizes.loaded_bytes, "pool": sizes.pool_bytes}
+    parts |= {"beyond": peak - sum(parts.values()), "peak": peak}
+    rows = [{"memory": name, "bytes": nbytes} for name, nbytes in parts.items()]
+    return PeakMemory(arguments=run.record(), **describe_host(torch.device("cpu")), rows=rows)
 
 
 def _setting(run: Memory) -> Offline:

@@ -14,15 +14,14 @@ from roseinfer.stage import Stage
 
 from ..contenders import ContenderFailed, require_fit
 from ..interleave import OnProgress
-from ..ladder import check_stages
+from ..ladder import check_stages, random_prompts
 from ..provenance import describe_host
 from ..race import Contender, Race, Sample, check_lengths
 from ..settings import OFFLINE, STORED, Offline
 from ..token_check import Referee
 from ..workload import Work, batch_of
-from .contenders import NEAR, Tokens, cache_dtype, drafting_name, entered
+from .contenders import NEAR, Tokens, cache_dtype, entered
 from .floor import bytes_of_value, machine_for, run_floor
-from .prompts import PROMPTS
 from .result import OfflineResult, rows_of
 
 WARM_UP_TOKENS = 4
@@ -40,7 +39,7 @@ def offline(
     the reason.
 
     Raises ValueError for a bad argument, TokensDiffer for wrong tokens, ContenderFailed when a contender fails after
-    its warm-up, none is left, or the drafts that were asked for cannot be made.
+    its warm-up, or none is left.
     """
     _check(setting, stages)
     spec, device, max_tokens, repeats = setting.model, setting.device, setting.max_tokens, setting.repeats
@@ -55,12 +54,10 @@ def offline(
         return run_floor(model.config, machines[precision], batch_size, prompt_len, max_tokens, *kinds)
 
     with entered(setting, stages) as (entrants, left_out):
-        asked = drafting_name(setting.drafting) if setting.drafting else None
-        if not entrants or (asked and asked not in [entrant.name for entrant in entrants]):
-            who = f"{asked} cannot" if asked else "no contender can"
-            raise ContenderFailed(f"{who} run: {'; '.join(left_out.values())}")
+        if not entrants:
+            raise ContenderFailed(f"no contender can run: {'; '.join(left_out.values())}")
         prompts = {
-            (prompt_len, size): PROMPTS[setting.prompts](model, spec, size, prompt_len, max_tokens, setting.seed)
+            (prompt_len, size): random_prompts(model, size, prompt_len, setting.seed)
             for prompt_len, size in product(setting.prompt_lens, setting.batch_sizes)
         }
         plan = [batch_of(own, tokens) for own in prompts.values() for tokens in (few, *[max_tokens] * repeats)]
@@ -111,7 +108,7 @@ def measured(race: Race, where: str, running: Sequence[Contender], work: Work, r
         if contender.key["precision"] == "float32":
             referee.check(contender.name, run.outputs, NEAR.get(contender.name, 0.0))
         times = {"began": run.began, "ended": run.ended, "seconds": run.seconds, "tokens": run.num_tokens}
-        taken.append(({"name": contender.name, **contender.key, **times, **run.counters}, run.outputs))
+        taken.append(({"name": contender.name, **contender.key, **times}, run.outputs))
     # fp32 comes first, and has been checked; without any, the first contender is what others are compared with.
     yardstick = taken[0][1]
     return [sample | {"tokens_equal": share_equal(outputs, yardstick)} for sample, outputs in taken]
@@ -133,8 +130,4 @@ def _check(setting: Offline, stages: Sequence[type[Stage]]) -> None:
         raise ValueError(f"quantization {STORED!r} is for the model of a GGUF file, got {setting.model!r}")
     if STORED in setting.precisions and torch.device(setting.device).type != "cpu":
         raise ValueError(f"quantization {STORED!r} runs on a CPU, got device {setting.device!r}")
-    if setting.drafting and "engine" not in setting.contenders:
-        raise ValueError(
-            f"speculative={setting.speculative!r} is for contenders with 'engine', got {list(setting.contenders)!r}"
-        )
     require_fit(model_config(setting.model), prompt_lens=max(setting.prompt_lens), max_tokens=setting.max_tokens)

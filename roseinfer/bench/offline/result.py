@@ -145,19 +145,6 @@ class OfflineResult(RaceResult):
             others = f", but for {others} at most: two logits nearly tied, and from there on the text was another"
         if shares:
             yield f"Tokens in float32 equal the reference's{others}."
-        if drafting := self.arguments.get("speculative"):
-            parts = "; ".join(map(self._on_drafts, self.arguments["batch_sizes"]))
-            yield f"Drafts by {drafting['method']} that were accepted in a run that drafts: {parts}."
-
-    def _on_drafts(self, size: int) -> str:
-        """Say what became of the drafts at a batch size."""
-        own = [sample for sample in self.samples if sample["batch_size"] == size and "drafted" in sample]
-        if not own:
-            return f"batch {size} of none"
-        drafted, accepted, tokens = (sum(one[key] for one in own) for key in ("drafted", "accepted", "tokens"))
-        return (
-            f"batch {size} {accepted / drafted:.0%} of {drafted / len(own):,.0f}, {accepted / tokens:.0%} of its tokens"
-        )
 
 
 def _ends(row: Row) -> str:

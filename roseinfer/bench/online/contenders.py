@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import product
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,7 +20,7 @@ from roseinfer.models import Model, load_model, to_hf
 
 from ..contenders import ContenderFailed, blame
 from ..race import Contender, Run
-from ..settings import ENGINE, HF, NO_CACHE, ONLINE, Online, blocks_of
+from ..settings import ENGINE, HF, ONLINE, Online, blocks_of
 from ..workload import Work
 from .serve import serve
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
     from transformers.generation.continuous_batching import ContinuousBatchingManager
 
-FIRST_COME = "fcfs"
 NO_END = -1  # for transformers: no token ends a request
 
 
@@ -37,11 +35,8 @@ def contenders_of(setting: Online) -> tuple[list[Contender], dict[str, str]]:
     """Make all contenders that can run, one for each budget, and say why the others cannot."""
     makers: list[Callable[[int], Contender]] = []
     left_out: dict[str, str] = {}
-    of_engine = [name for name in setting.contenders if name != HF]
-    if of_engine:
-        model = model_to_serve(setting.model, setting.dtype, setting.device, None)
-        for name, policy in product(of_engine, setting.policies):
-            makers.append(partial(engine, setting, model, policy=policy, with_cache=name == ENGINE))
+    if ENGINE in setting.contenders:
+        makers.append(partial(engine, setting, model_to_serve(setting.model, setting.dtype, setting.device, None)))
     if HF in setting.contenders:
         try:
             theirs = to_hf(load_model(setting.model, setting.device, getattr(torch, setting.dtype)))
@@ -51,34 +46,31 @@ def contenders_of(setting: Online) -> tuple[list[Contender], dict[str, str]]:
     return [make(budget) for budget in setting.budgets for make in makers], left_out
 
 
-def engine(setting: Online, model: Model, budget: int, policy: str, with_cache: bool = True) -> Contender:
+def engine(setting: Online, model: Model, budget: int) -> Contender:
     """Make a contender of the engine: a fresh one for each run, warmed up before the clock starts.
 
     It has blocks for all sequences that run at a time.
     """
-    name = ONLINE[ENGINE if with_cache else NO_CACHE] + ("" if policy == FIRST_COME else f", {policy}")
     seqs = _seqs_within(setting, budget)
     num_blocks = blocks_of(seqs, _most_tokens(setting))
 
     def run(work: Work, stop: Stop) -> Run:
-        with blame(name, f"its constructor, with a budget of {budget}"):
+        with blame(ENGINE, f"its constructor, with a budget of {budget}"):
             fresh = Engine(
                 model,
                 num_blocks=num_blocks,
                 block_size=BLOCK_SIZE,
                 max_num_seqs=seqs,
                 max_num_batched_tokens=budget,
-                scheduling_policy=policy,
-                enable_prefix_caching=with_cache,
             )
             fresh.warm_up()
-        with blame(name, f"a run with a budget of {budget}"):
+        with blame(ENGINE, f"a run with a budget of {budget}"):
             served = serve(fresh, work, stop)
         if fresh.blocks.num_free != num_blocks:
-            raise ContenderFailed(f"{name} lost blocks: {fresh.blocks.num_free} of {num_blocks} are free after a run")
+            raise ContenderFailed(f"{ENGINE} lost blocks: {fresh.blocks.num_free} of {num_blocks} are free after a run")
         return served
 
-    return _contender(name, budget, seqs, run)
+    return _contender(ENGINE, budget, seqs, run)
 
 
 def _contender(name: str, budget: int, seqs: int, run: Callable[[Work, Stop], Run]) -> Contender:

@@ -35,7 +35,7 @@ class Load:
 
 
 def online(setting: Online, on_progress: OnProgress | None = None) -> OnlineResult:
-    """Serve the setting's workload by each contender, the engine under each policy, with each budget.
+    """Serve the setting's workload by each contender, with each budget.
 
     A budget below max_num_seqs runs with as many sequences as it has tokens. At each rate all run in turn, after a
     short run each for warm-up. In fp32 tokens must be the reference's, or all but as likely (NEAR_TIE): which requests

@@ -9,7 +9,7 @@ from pathlib import Path
 from roseinfer.models import Model, load_tokenizer
 from roseinfer.sequence import SamplingParams
 
-from .serve import Encode, Workload, words_as_tokens
+from .serve import MODE, Encode, Workload, words_as_tokens
 
 # The first post's checkpoint: GPT-2 small as it was before training. It was never published.
 POST_CHECKPOINT, STAND_IN = "gpt2_small_ddp_edu_amp_bf16_init.pt", "random:gpt2"
@@ -33,10 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     paged = "the finished engine, with its own scheduler; without it the newest stage with a dense cache"
     add("--paged-attn", action="store_true", help=paged)
 
-    prompts = parser.add_mutually_exclusive_group(required=True)
-    prompts.add_argument("--prompt", help="the prompt of every request")
-    prompts.add_argument("--prompts", nargs="+", metavar="PROMPT", help="one request for each of these")
-    add("--num-requests", type=int, help="requests with that --prompt; 16 when not given")
+    add("--prompt", required=True, help="the prompt of every request")
+    add("--num-requests", type=int, default=16, help="requests with that prompt")
     add("--max-new-tokens", type=int, default=100, help="tokens of a request at most")
     add("--no-stop-on-eos", action="store_true", help="go on to --max-new-tokens after an end token")
     add("--pretok", action="store_true", help="encode all prompts before the clock starts")
@@ -45,18 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--top-k", type=int, default=0, help="when drawing: 0 keeps all")
     add("--top-p", type=float, default=1.0, help="when drawing: 1 keeps all")
 
-    mode = (
-        "how many run at a time: online --max-batch-size, offline all of them, naive one after another; the others wait"
-    )
-    add("--mode", default="online", choices=("naive", "online", "offline", "all"), help=mode)
-    add("--max-batch-size", type=int, default=8, help="sequences that run at a time, online")
+    add("--mode", default=MODE, choices=(MODE,), help="the posts' own: a request that ends makes room for another")
+    add("--max-batch-size", type=int, default=8, help="sequences that run at a time; the others wait")
     add("--no-prefix-cache", action="store_true", help="the engine computes every prompt whole; no stage shares any")
     add("--warmup-runs", type=int, default=1, help="runs before those that are measured")
-    add("--repeat-runs", type=int, default=3, help="measured runs, of several modes in turn")
-    add("--print-per-run", action="store_true", help="print each measured run as well as the summary")
+    add("--repeat-runs", type=int, default=3, help="measured runs")
     profile = (
-        "one run of each mode, printed whole, without warm-up; a trace of three decode steps, after one that is not "
-        "profiled and two to warm up, is written to <profile-dir>/<mode>_decode.json"
+        "one run, printed whole, without warm-up; a trace of three decode steps, after one that is not profiled and "
+        f"two to warm up, is written to <profile-dir>/{MODE}_decode.json"
     )
     add("--profile", action="store_true", help=profile)
     add("--profile-dir", type=Path, default=Path("profiles"), help="where traces go")
@@ -72,12 +66,6 @@ def model_spec(args: argparse.Namespace) -> str:
     return STAND_IN
 
 
-def num_requests(args: argparse.Namespace) -> int:
-    if args.prompts:
-        return len(args.prompts)
-    return 16 if args.num_requests is None else args.num_requests
-
-
 def workload(args: argparse.Namespace, spec: str, model: Model) -> Workload:
     """Make the workload. spec: the model whose own tokenizer is used when no other is named.
 
@@ -90,8 +78,8 @@ def workload(args: argparse.Namespace, spec: str, model: Model) -> Workload:
         top_p=args.top_p,
         ignore_eos=args.no_stop_on_eos,
     )
-    prompts = args.prompts or [args.prompt] * num_requests(args)
-    return Workload(prompts, encoding(args.tokenizer_name, spec, model), params, args.pretok)
+    encode = encoding(args.tokenizer_name, spec, model)
+    return Workload([args.prompt] * args.num_requests, encode, params, args.pretok)
 
 
 def encoding(tokenizer_name: str | None, spec: str, model: Model) -> Encode:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
-from .serve import ServerRun
+from .serve import MODE, ServerRun
 
 # Printed by --help, and kept in every recorded run.
 FIGURES = {
@@ -55,7 +55,7 @@ def run_figures(run: ServerRun) -> dict[str, int | float]:
 
 def run_lines(run: ServerRun) -> list[str]:
     """Return the lines of one run, as in post 000; the last one is empty."""
-    return [f"=== {run.mode} ===", *(f"{name}: {_figure(name, value)}" for name, value in run_figures(run).items()), ""]
+    return [f"=== {MODE} ===", *(f"{name}: {_figure(name, value)}" for name, value in run_figures(run).items()), ""]
 
 
 def _figure(name: str, value: int | float) -> str:
@@ -100,9 +100,9 @@ def summarize(runs: Sequence[ServerRun]) -> list[Stat]:
     return [Stat(metric, unit, tuple(value(run) for run in runs)) for metric, unit, value in shown]
 
 
-def summary_lines(mode: str, warmup_runs: int, runs: Sequence[ServerRun]) -> list[str]:
+def summary_lines(warmup_runs: int, runs: Sequence[ServerRun]) -> list[str]:
     """Return the lines of several runs, as in post 004; the last one is empty."""
-    lines = [f"=== {mode} summary ===", f"Warmup runs: {warmup_runs}", f"Measured runs: {len(runs)}"]
+    lines = [f"=== {MODE} summary ===", f"Warmup runs: {warmup_runs}", f"Measured runs: {len(runs)}"]
     for stat in summarize(runs):
         digits = DIGITS.get(stat.unit, 2)
         lines.append(f"{stat.metric} p50/mean: {stat.p50:.{digits}f}/{stat.mean:.{digits}f} {stat.unit}")

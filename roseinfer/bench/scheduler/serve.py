@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from roseinfer.arguments import require_count, unknown_name
+from roseinfer.arguments import require_count
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.drive import Queue, drive
 from roseinfer.engine.as_stage import EngineStage
@@ -33,7 +33,7 @@ from roseinfer.stage import Stage
 
 from ..contenders import blocks_for, stage_for
 
-MODES = ("naive", "offline", "online")
+MODE = "online"  # the posts' name for it: requests join as others end
 SEED = 0
 Encode = Callable[[str], list[int]]
 
@@ -79,17 +79,15 @@ def words_as_tokens(vocab_size: int) -> Encode:
 
 @dataclass(frozen=True)
 class ServerRun:
-    """One run of one mode.
+    """One run.
 
     Args:
-        mode: one of MODES.
         seqs: the requests in the order in which they came, with their tokens.
         encode_seconds: what encoding each prompt took, 0 with pretok.
         times: the timestamps of each request.
         steps: all steps in order.
     """
 
-    mode: str
     seqs: list[Sequence]
     encode_seconds: list[float]
     times: list[SequenceTimes]
@@ -162,7 +160,7 @@ class ServerRun:
             {"seconds": step_seconds(step), "prompt_tokens": step.num_tokens - len(lens), "context_lens": lens}
             for step, lens in self.context_lens.items()
         ]
-        return {"mode": self.mode, "requests": requests, "steps": steps}
+        return {"mode": MODE, "requests": requests, "steps": steps}
 
 
 def step_seconds(step: StepRecord) -> float:
@@ -226,7 +224,6 @@ class StageQueue:
 
 
 def serve(
-    mode: str,
     stage_class: type[Stage],
     model: Model,
     workload: Workload,
@@ -238,31 +235,27 @@ def serve(
 ) -> tuple[ServerRun, Trace | None]:
     """Serve requests that all come at once, on a fresh stage, which is made before the clock starts.
 
-    Where tokens are drawn, every run draws the same ones. Raises ValueError for an unknown mode, a request that can
-    never fit, and a profile of fewer than six steps.
+    Where tokens are drawn, every run draws the same ones. Raises ValueError for a request that can never fit, and for a
+    profile of fewer than six steps.
 
     Args:
-        mode: how many run at a time: naive one, online max_batch_size, offline all of them.
         stage_class: what runs; EngineStage is the engine with its own scheduler.
         model: its model.
         workload: the requests.
-        max_batch_size: see mode.
+        max_batch_size: how many run at a time.
         profile: also trace three decode steps, after one that is not profiled and two to warm up.
         prefix_caching: whether the engine shares prefixes.
         clock: gives seconds.
     """
-    if mode not in MODES:
-        raise ValueError(f"mode={unknown_name(mode, MODES)}")
     require_count("max_batch_size", max_batch_size, at_least=1)
     num_requests = len(workload.prompts)
-    places = {"naive": 1, "offline": num_requests, "online": min(max_batch_size, num_requests)}[mode]
-    queue = queue_for(stage_class, model, workload, places, prefix_caching, clock)
+    queue = queue_for(stage_class, model, workload, min(max_batch_size, num_requests), prefix_caching, clock)
     torch.manual_seed(SEED)
     seqs = [Sequence(list(token_ids), workload.params) for token_ids in workload.token_ids]
     encodings = [] if workload.pretok else [partial(workload.encode, prompt) for prompt in workload.prompts]
     encode_seconds = [seconds_of(encode, clock) for encode in encodings] or [0.0] * num_requests
     arrival = clock()
-    run = ServerRun(mode, seqs, encode_seconds, [queue.add(seq, arrival) for seq in seqs])
+    run = ServerRun(seqs, encode_seconds, [queue.add(seq, arrival) for seq in seqs])
     trace = profile_steps(run, queue) if profile else None
     run.steps.extend(drive(queue))
     return run, trace

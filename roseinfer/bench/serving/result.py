@@ -81,15 +81,13 @@ class ServingResult(MachineResult):
         [row] = self.rows
         counts = ("requests", COMPLETE, CANCELLED, REFUSED, FAILED)
         rates = {"requests_per_second": "req/s", "tokens_per_second": "tok/s", "goodput": "good req/s"}
-        columns = [Column(name, "{:,}".format) for name in counts]
-        columns += [Column(title, "{:,.1f}".format) for title in rates.values()]
-        yield TextTable.of(columns, [[*(row[name] for name in counts), *(row[name] for name in rates)]]).text(width)
-        stats = [f"p{p}" for p in PERCENTILES] + ["max"]
-        times = [(name, row[name]) for name in ("ttft", "tpot", "itl", "e2e_latency") if row[name]]
-        table = [
-            [name.upper() if name != "e2e_latency" else name, *(MS * found[s] for s in stats)] for name, found in times
-        ]
-        yield TextTable.of([Column("ms"), *(Column(s, "{:,.1f}".format) for s in stats)], table).text(width)
+        columns = [Column(name, "{:,}".format, of=name) for name in counts]
+        columns += [Column(title, "{:,.1f}".format, of=name) for name, title in rates.items()]
+        yield TextTable.of_rows(columns, [row]).text(width)
+        stats = [Column(stat, _ms, of=stat) for stat in (*(f"p{p}" for p in PERCENTILES), "max")]
+        names = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e_latency": "e2e_latency"}
+        times = [row[name] | {"time": title} for name, title in names.items() if row[name]]
+        yield TextTable.of_rows([Column("ms", of="time"), *stats], times).text(width)
 
     def notes(self) -> list[str]:
         a = self.arguments

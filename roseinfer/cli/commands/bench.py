@@ -30,7 +30,7 @@ from roseinfer.bench.settings import (
     Serve,
 )
 from roseinfer.cli.command import no_file
-from roseinfer.cli.flags import add_flags, settings_of
+from roseinfer.cli.flags import add_flags, refuse_changed, settings_of
 from roseinfer.cli.output import LAST_LINE, add_output, check_output, deliver
 from roseinfer.cli.progress import shown_progress
 from roseinfer.cli.repository import chosen_stages
@@ -38,12 +38,11 @@ from roseinfer.planning.definitions import definitions_text
 
 if TYPE_CHECKING:
     from roseinfer.bench.offline import OfflineResult
-    from roseinfer.display.measured import Measured
+    from roseinfer.display.measured import Result
 
 EXAMPLES = (
     "roseinfer bench offline --model random:gpt2 --batch-sizes 1,8 --dtype float32,bfloat16 --quantization int8,int4",
     "roseinfer bench offline --contenders hf,s04,engine,llama.cpp --long --output offline.json",
-    "roseinfer bench offline --contenders engine --speculative ngram --prompts repeating --prompt-len 192",
     "roseinfer bench online --model random:gpt2 --scale 0.01 --chart curves.html",
     "roseinfer bench online --budgets 512,64 --scale 0.02 --prompt-len 16-256 --output-len 16-128 --load 0.8",
     "roseinfer bench serve -X 150 -P 8835 -O ./ -T 10",
@@ -121,7 +120,7 @@ def require_fit(flag: str, num_seqs: int, num_tokens: int, s: Any) -> None:
 
 
 def show(
-    args: argparse.Namespace, result: Measured, draw: Callable[[Path], None] | None = None, long: bool = False
+    args: argparse.Namespace, result: Result, draw: Callable[[Path], None] | None = None, long: bool = False
 ) -> None:
     from roseinfer.display.text_table import terminal_width
 
@@ -199,17 +198,13 @@ def serve(settings: type[Serve], args: argparse.Namespace) -> None:
 
 
 def refuse_unused(s: Serve) -> None:
-    """Raise ValueError for a flag that was changed, and has no effect on this kind of load."""
+    """Raise ValueError for a flag that has no effect on this kind of load."""
     why = dict.fromkeys(OF_CONTENDERS, "changes nothing without --contenders")
     if s.contenders:
         why = dict.fromkeys(OF_ONE_SERVER, "not with --contenders, which race servers of their own on whole streams")
     elif s.url:
         why["port"] = "changes nothing with --url, which has one"
-    default = Serve()
-    for name, reason in why.items():
-        if (value := getattr(s, name)) != getattr(default, name):
-            flag = f"--no-{name}" if value is False else f"--{name.replace('_', '-')} {value}"
-            raise ValueError(f"{flag}: {reason}")
+    refuse_changed(s, why)
 
 
 def kernels(settings: type[Kernels], args: argparse.Namespace) -> None:

@@ -47,19 +47,18 @@ SIZES = ("block_size", "max_num_seqs", "max_model_len", "max_num_batched_tokens"
 class ModelSettings:
     """Arguments of LLM that are flags, beside those of EngineConfig."""
 
-    dtype: str | None = flag(None, "of weights and KV cache: float32, bfloat16 or float16", optional=True)
-    quantization: str | None = flag(None, "of matrices on a CPU: int8 or int4", optional=True)
-    device: str | None = flag(None, DEVICE, optional=True)
-    tokenizer: str | None = flag(None, "a folder or hub id; the model's own when not given", optional=True)
-    num_kvcache_blocks: int | None = flag(None, "blocks of the KV pool, --block-size tokens each", optional=True)
+    dtype: str | None = flag(None, "of weights and KV cache: float32, bfloat16 or float16")
+    quantization: str | None = flag(None, "of matrices on a CPU: int8 or int4")
+    device: str | None = flag(None, DEVICE)
+    tokenizer: str | None = flag(None, "a folder or hub id; the model's own when not given")
+    num_kvcache_blocks: int | None = flag(None, "blocks of the KV pool, --block-size tokens each")
     tensor_parallel_size: int | None = flag(
         None,
         "processes, or GPUs, that share each layer",
         short="--tensor-parallel",
-        optional=True,
         dest="tensor_parallel_size",
     )
-    scheduling_policy: str | None = flag(None, "fcfs, shortest, longest_output or packed", optional=True)
+    scheduling_policy: str | None = flag(None, "fcfs, shortest, longest_output or packed")
 
 
 @dataclass(frozen=True, kw_only=True)

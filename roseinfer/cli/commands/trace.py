@@ -65,8 +65,11 @@ def run(args: argparse.Namespace) -> None:
     check_picture(args.timeline)
     if args.file.is_dir():
         raise ValueError(f"FILE {args.file}: must be a trace, and is a folder")
+    from roseinfer.profiling import Trace
+
     try:
-        trace = load(args.file)
+        trace = Trace.load(args.file)
+        _ = trace.slices  # events with impossible times are the file's fault, and said before any query
     except ValueError as error:
         raise Failed(error) from error
     if parts := unless_interrupted(lambda: list(sections(trace, args, query))):
@@ -97,28 +100,6 @@ def check_picture(path: Path | None) -> None:
     if path is not None and path.suffix.lower() not in PICTURES:
         raise ValueError(f"--timeline {path}: unknown suffix {path.suffix!r}, allowed: {', '.join(PICTURES)}")
     require_writable("--timeline", path)
-
-
-def load(path: Path) -> Trace:
-    """Load a trace, or with a warning the whole events of a file that breaks off. Raises what Trace.load raises."""
-    from roseinfer.profiling import Trace
-    from roseinfer.profiling.traces.broken_trace import read_whole_events
-    from roseinfer.profiling.traces.chrome import BrokenFile
-
-    try:
-        trace = Trace.load(path)
-    except BrokenFile as error:
-        whole = read_whole_events(path)
-        if whole is None:
-            raise
-        trace = Trace(whole.data, recorded=True)
-        print(
-            f"warning: {error}; read {len(whole.data['traceEvents']):,} whole events, and not the last "
-            f"{whole.lost_bytes:,} of {whole.num_bytes:,} bytes of JSON",
-            file=sys.stderr,
-        )
-    _ = trace.slices  # events with impossible times are the file's fault, and said before any query
-    return trace
 
 
 def sections(trace: Trace, args: argparse.Namespace, query: str | None) -> Iterator[str]:

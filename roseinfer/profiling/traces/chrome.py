@@ -35,12 +35,8 @@ class Slice(NamedTuple):
         return self.ts + self.dur
 
 
-class BrokenFile(ValueError):
-    """The file is not whole JSON: it was cut off or damaged, or it never was JSON."""
-
-
 def read_chrome_trace(path: str | Path) -> dict[str, Any]:
-    """Parse a trace, gzipped or not. Raises FileNotFoundError, BrokenFile, or ValueError if not a Chrome trace."""
+    """Parse a trace, gzipped or not. Raises FileNotFoundError, and ValueError if it is not a whole Chrome trace."""
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"path={str(path)!r}: there is no such trace file")
@@ -48,13 +44,13 @@ def read_chrome_trace(path: str | Path) -> dict[str, Any]:
     try:
         text = decompressed(raw) if raw.startswith(GZIP_MAGIC) else raw
     except (OSError, EOFError, zlib.error) as error:
-        raise BrokenFile(f"path={str(path)!r}: damaged gzip file ({error})") from error
+        raise ValueError(f"path={str(path)!r}: damaged gzip file ({error})") from error
     if len(text) > MOST_BYTES:
         raise ValueError(f"path={str(path)!r}: its JSON has more than {MOST_BYTES:,} bytes")
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BrokenFile(f"path={str(path)!r}: not JSON ({error})") from error
+        raise ValueError(f"path={str(path)!r}: not JSON ({error})") from error
     return as_chrome_trace(data, where=f"path={str(path)!r}")
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
-
-from .sql_errors import QueryError
 
 if TYPE_CHECKING:
     import duckdb
@@ -14,9 +13,23 @@ if TYPE_CHECKING:
 SETTINGS = (
     "python_enable_replacements=false",
     "enable_external_access=false",
-    "errors_as_json=true",
     "enable_progress_bar=false",
 )
+
+
+QUOTES = " (text stands in single quotes; double quotes name a column)"
+
+
+class QueryError(ValueError):
+    """DuckDB's message, with a caret under the place in the query. says: without it. line: of the query, if known."""
+
+    def __init__(self, error: duckdb.Error, query: str) -> None:
+        self.says, _, place = str(error).partition("\n\nLINE ")
+        self.line = place.partition("\n")[0].partition(": ")[2].strip()
+        column = re.search(r'column "(.*?)" not found', self.says)
+        if column and f'"{column[1]}"' in query:
+            self.says += QUOTES
+        super().__init__(self.says + (f"\n\nLINE {place}" if place else ""))
 
 
 def lock(db: duckdb.DuckDBPyConnection) -> None:

@@ -136,7 +136,7 @@ class Trace:
         """Run one read query (DuckDB) over the table `slice`.
 
         Columns, named as in Perfetto: id, ts and dur in ns, cat, name, tid, pid, args (JSON). A query cannot
-        write, nor reach files or Python variables. Raises ValueError with DuckDB's message, the query and the place.
+        write, nor reach files or Python variables. Raises ValueError with DuckDB's message and the place.
         """
         with result_of(query, self._db) as result:
             return result.df()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 from roseinfer.bench.contenders import ContenderFailed
-from roseinfer.bench.offline import PeakMemory, memory, peak_memory
+from roseinfer.bench.offline import memory, peak_memory
 from roseinfer.bench.offline.memory import resident
 from roseinfer.bench.settings import Memory
 from roseinfer.models import GPT2, ModelLoadError
@@ -18,18 +17,14 @@ from roseinfer.planning.sizes import PlannedEngine
 pytestmark = pytest.mark.slow
 
 
-def test_what_is_beyond_weights_and_pool():
-    peak = PeakMemory(Memory(), weights=40_000_000, pool=5_000_000, libraries=300_000_000, peak=400_000_000)
-    assert peak.beyond == 55_000_000
-    assert peak.text().splitlines()[-2].split() == ["beyond", "55"]
-    assert json.loads(peak.to_json())["beyond"] == peak.beyond
-
-
 def test_the_engines_peak_is_measured_in_a_process_of_its_own(spec: str, small: GPT2):
-    peak = peak_memory(Memory(model=spec, batch_size=2, prompt_len=5, max_tokens=6))
-    assert peak.weights == 4 * sum(p.numel() for p in small.parameters())
-    assert peak.pool == PlannedEngine(model=spec, num_blocks=2).sizes().pool_bytes
-    assert peak.peak > peak.libraries > 50_000_000 and peak.beyond > 0
+    result = peak_memory(Memory(model=spec, batch_size=2, prompt_len=5, max_tokens=6))
+    parts = {row["memory"]: row["bytes"] for row in result.rows}
+    assert parts["weights"] == 4 * sum(p.numel() for p in small.parameters())
+    assert parts["pool"] == PlannedEngine(model=spec, num_blocks=2).sizes().pool_bytes
+    assert parts["peak"] > parts["libraries"] > 50_000_000 and parts["beyond"] > 0
+    assert parts["peak"] == sum(parts[name] for name in ("libraries", "weights", "pool", "beyond"))
+    assert result.text().splitlines()[-3].split() == ["peak", f"{parts['peak'] / 1e6:,.0f}"]
     with pytest.raises(ValueError, match="^prompt_len=190 \\+ max_tokens=64 is 254 tokens, allowed: max_model_len=192"):
         peak_memory(Memory(model=spec, prompt_len=190))
 

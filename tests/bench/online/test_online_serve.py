@@ -125,13 +125,3 @@ def test_ctrl_c_is_heard_between_two_steps_and_the_second_one_at_once(small: GPT
         with pytest.raises(KeyboardInterrupt):
             press()
     assert signal.getsignal(signal.SIGINT) is before and engine.blocks.num_free == 16
-
-
-def test_where_ctrl_c_is_ignored_it_stays_so():
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with noted_interrupts() as stop:
-            os.kill(os.getpid(), signal.SIGINT)
-            assert not stop() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
