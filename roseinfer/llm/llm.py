@@ -287,11 +287,9 @@ class LLM:
     def prompt_ids(self, text: str, add_special_tokens: bool) -> list[int]:
         """Return the token ids of a prompt. Other threads can run meanwhile.
 
-        Raises ValueError for a text without a token, for one that is far too long, and if there is no tokenizer.
+        Raises ValueError for a text without a token, and if there is no tokenizer.
         """
-        tokenizer = self.get_tokenizer()
-        self._resolver.check_length(text)
-        return encode(text, tokenizer, "a prompt", add_special_tokens)
+        return encode(text, self.get_tokenizer(), "a prompt", add_special_tokens)
 
     @property
     def vocabulary(self) -> Vocabulary | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -18,7 +17,6 @@ from roseinfer.stage import TooLong
 from .bad_words import bad_words
 from .detokenizer import Detokenizer
 from .grammar import Grammar, Grammars
-from .least_tokens import most_characters
 from .request import Sample
 from .vocabulary import Vocabulary
 
@@ -64,22 +62,6 @@ class Resolver:
         elif params.max_tokens <= room:
             return
         seq.params = replace(params, max_tokens=room, min_tokens=min(params.min_tokens, room))
-
-    def check_length(self, text: str) -> None:
-        """Raise TooLong for a text that is too long whatever its tokens are: to make them would take seconds."""
-        if len(text) < self.longest or self._most_characters is None:
-            return
-        least = -(-len(text) // self._most_characters)
-        if least >= self.longest:
-            raise TooLong(
-                f"prompt of {len(text):,} characters has at least {least:,} tokens and leaves no room for a new one, "
-                f"allowed: at most {self.longest - 1} with max_model_len={self.longest}"
-            )
-
-    @cached_property
-    def _most_characters(self) -> int | None:
-        assert self.tokenizer, "only a text is checked"
-        return most_characters(self.tokenizer)
 
     def samples(self, seq: Sequence) -> list[Sample]:
         """Make as many samples as the params of `seq` ask for. It is the first; the others share its prompt's cache."""

@@ -16,7 +16,6 @@ from roseinfer.llm.request import Request
 from roseinfer.llm.worker import Worker
 from roseinfer.sequence import SamplingParams
 
-from .grammar_size import check_size
 from .lane import Lane
 from .protocol import ChatBody, ConversationBody, TokenizeBody
 
@@ -95,7 +94,6 @@ class PromptReader:
     async def _request(self, lane: Lane, read: Callable[[], list[int]], params: SamplingParams) -> Request:
         if not params.structured_outputs:
             return await lane.run(lambda: self.llm.new_request(read(), params))
-        check_size(params.structured_outputs)
         token_ids = await lane.run(read)
         return await self._grammars.run(lambda: self._structured_request(token_ids, params))
 
