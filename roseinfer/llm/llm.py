@@ -23,7 +23,7 @@ from roseinfer.sampling_params import MOST_SEED, SamplingParams, is_count
 from roseinfer.sequence import Sequence
 from roseinfer.stage import check_fits
 
-from .chat import ChatTemplate, NoChatTemplate
+from .chat import ChatTemplate
 from .encoding import encode
 from .live_requests import Inbox, LiveRequests
 from .loading import NOT_TAKEN, default_params, draft_to_serve, model_to_serve, tokenizer_to_serve, with_end_token
@@ -123,7 +123,8 @@ class LLM:
         if self.spec:  # the caller's own Model is used as it is
             self.model.config = with_end_token(self.model.config, end_token)
         self._default_params = default_params(self.spec)
-        self._template_spec = self.spec if tokenizer is None else tokenizer
+        spec = self.spec if tokenizer is None else tokenizer
+        self._template_spec = spec if self.tokenizer and isinstance(spec, str) else None
         self.max_model_len = config.longest(self.model.config)
         draft = draft_to_serve(config.speculative, self.model, self.tokenizer)
         if config.speculative:
@@ -226,7 +227,7 @@ class LLM:
         many = isinstance(messages, list) and messages and all(isinstance(one, list) for one in messages)
         conversations: list[Any] = [*messages] if many else [messages]
         own = add_generation_prompt, continue_final_message, tools, chat_template, chat_template_kwargs
-        texts = [self.template_for(chat_template).render(one, *own) for one in conversations]
+        texts = [self.chat_template.render(one, *own) for one in conversations]
         # Special tokens, BOS among them, are the template's business.
         return self._finished(self._requests(texts, sampling_params, add_special_tokens=False), use_tqdm)
 
@@ -246,7 +247,7 @@ class LLM:
     def get_tokenizer(self) -> Tokenizer:
         """Return the tokenizer: `.encode(text).ids` and `.decode(ids)`. Raises ValueError if there is none."""
         if self.tokenizer is None:
-            raise ValueError(f"{self._name} has no tokenizer: give token ids, or LLM(..., tokenizer=...)")
+            raise ValueError(f"{self._name} has no tokenizer: give token ids, or set tokenizer")
         return self.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
@@ -259,24 +260,8 @@ class LLM:
 
     @cached_property
     def chat_template(self) -> ChatTemplate:
-        """The model's chat template. Raises NoChatTemplate (a ValueError) for a model without a folder."""
-        if not isinstance(self._template_spec, str):
-            raise NoChatTemplate(f"{self._name} has no chat template (only a folder of a model or tokenizer has one)")
-        return ChatTemplate(self._template_spec)
-
-    def template_for(self, given: str | None) -> ChatTemplate:
-        """Return the template for a conversation.
-
-        given: Jinja of the request, for which the model needs no template. None: the model's own.
-        Raises ValueError as chat_template does.
-        """
-        if given is None or isinstance(self._template_spec, str):
-            return self.chat_template
-        return self._given_template
-
-    @cached_property
-    def _given_template(self) -> ChatTemplate:
-        return ChatTemplate(None)
+        """The model's chat template, which renders conversations."""
+        return ChatTemplate(self._template_spec, self._name)
 
     @property
     def _name(self) -> str:
