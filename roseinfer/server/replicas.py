@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -114,18 +115,13 @@ class EngineReplica:
     """One engine and its app, in a process of its own. Ray sends it requests once the model is loaded and warm."""
 
     async def __init__(self, serving: Serving, settings: ServerSettings) -> None:  # type: ignore[misc]  # Ray awaits it
-        from .async_engine import AsyncEngine
         from .run import SWITCH_SECONDS, settled
         from .service import Service
 
         sys.setswitchinterval(SWITCH_SECONDS)
         self.settings = settings
-        self.engine = AsyncEngine(partial(settled, serving.make_llm), settings.max_queue, settings.step_seconds)
-        self.service = Service(
-            self.engine, serving.model_name, serving.end_tokens, serving.most_new_tokens, settings.chat_template
-        )
-        await self.engine.start()
-        self.service.prepare()
+        self.service = Service(replace(serving, make_llm=partial(settled, serving.make_llm)), settings)
+        await self.service.start()
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         from .app import make_app
@@ -136,15 +132,15 @@ class EngineReplica:
         """Raise RuntimeError when the engine's thread has ended or is stuck in a step: Ray starts another replica."""
         from .async_engine import FAILED, STUCK
 
-        if self.engine.status in (FAILED, STUCK):
-            raise RuntimeError(f"the engine is {self.engine.status}")
+        if (status := self.service.engine.status) in (FAILED, STUCK):
+            raise RuntimeError(f"the engine is {status}")
 
     async def __del__(self) -> None:
         from .run import STOP_SECONDS
 
-        if hasattr(self, "engine"):
+        if hasattr(self, "service"):
             self.service.close()
-            await self.engine.close(STOP_SECONDS)
+            await self.service.engine.close(STOP_SECONDS)
 
 
 class Named:

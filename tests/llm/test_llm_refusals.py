@@ -37,22 +37,6 @@ from roseinfer.sequence import SamplingParams, Sequence
         ),
         ([IDS[0], [5] * 400], r"prompts\[1\]: .* needs 26 blocks of 16 tokens, allowed: num_blocks=24"),
     ],
-    ids=[
-        "text",
-        "texts",
-        "ids",
-        "negative",
-        "vocabulary",
-        "number",
-        "none",
-        "long",
-        "key",
-        "empty",
-        "text-5",
-        "no-ids",
-        "image",
-        "pool",
-    ],
 )
 def test_a_request_that_cannot_run_is_refused_before_any_does(llm, monkeypatch, prompts, message):
     monkeypatch.setattr(llm.engine, "step", lambda: pytest.fail("nothing may run"))

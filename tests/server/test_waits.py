@@ -192,17 +192,6 @@ def test_a_grammar_that_takes_too_long_is_refused_and_the_next_one_is_not(chatty
     assert chatty.ask("/v1/completions", STRUCTURED)[0] == 200
 
 
-DEEP_RULES = "start: r0\n" + "\n".join(f'r{i}: "a" r{i + 1}' for i in range(5000)) + '\nr5000: "b"'
-DEEP_REFERENCES = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(3000)} | {"d3000": {"type": "integer"}}
-
-
-@pytest.mark.parametrize(
-    "wanted", [{"grammar": DEEP_RULES}, {"json": {"$ref": "#/$defs/d0", "$defs": DEEP_REFERENCES}}], ids=list
-)
-def test_a_deep_grammar_that_the_engine_takes_is_taken(chatty, wanted):
-    assert chatty.ask("/v1/completions", SHORT | {"structured_outputs": wanted})[0] == 200
-
-
 def test_a_request_whose_turn_does_not_come_is_told_to_come_again(chatty, monkeypatch):
     monkeypatch.setattr("roseinfer.server.lane.TURN_SECONDS", 0.3)
     with held(chatty.llm, "prompt_ids") as calls, ThreadPoolExecutor() as pool:
@@ -247,23 +236,6 @@ def test_no_token_that_a_grammar_names_leads_past_the_limit_of_time(chatty, monk
 def test_a_grammar_may_name_tokens_of_the_model(chatty, named):
     grammar = {"grammar": f'start: "a" {named}'}
     assert chatty.ask("/v1/completions", SHORT | {"structured_outputs": grammar})[0] == 200
-
-
-def nested(depth: int) -> dict[str, Any]:
-    return {"type": "array", "items": nested(depth - 1)} if depth else {"type": "integer"}
-
-
-@pytest.mark.parametrize(
-    "wanted", [{"choice": ["\ud83d"]}, {"json": nested(150)}, {"json": {"enum": ["\ud83d"]}}], ids=range(3)
-)
-def test_what_no_process_can_be_asked_is_refused_by_name(chatty, wanted):
-    status, answer = chatty.ask("/v1/completions", SHORT | {"structured_outputs": wanted})
-    assert status == 400 and answer["error"]["message"].startswith("structured_outputs cannot be followed: ")
-
-
-def test_some_thousand_choices_are_taken(chatty):
-    choices = [f"choice {i}" for i in range(5000)]
-    assert chatty.ask("/v1/completions", SHORT | {"structured_outputs": {"choice": choices}})[0] == 200
 
 
 @pytest.mark.parametrize("kind", KINDS)
