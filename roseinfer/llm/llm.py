@@ -144,7 +144,7 @@ class LLM:
         pool_tokens = num_blocks * config.block_size
         self._resolver = Resolver(self.model.config, self.tokenizer, self.max_model_len, pool_tokens, self._name)
         self._request_ids = itertools.count()
-        self._live = LiveRequests(self.engine)
+        self.live = LiveRequests(self.engine)  # public for a caller that steps by itself: AsyncEngine
 
     def close(self) -> None:
         """End the other processes of tensor_parallel_size; after that every call raises RuntimeError.
@@ -196,7 +196,7 @@ class LLM:
         requests early; the next call of this LLM ends those of a stream that was dropped without close(). Wrong
         arguments raise here, not at the first output.
         """
-        return RequestStream(self._live, self._requests(prompts, sampling_params, priority))
+        return RequestStream(self.live, self._requests(prompts, sampling_params, priority))
 
     def chat(
         self,
@@ -236,12 +236,12 @@ class LLM:
 
         Raises KeyError for a request that does not run.
         """
-        with self._live.call():
-            self._live.abort(request_id)
+        with self.live.call():
+            self.live.abort(request_id)
 
     def reset_prefix_cache(self) -> None:
         """Forget the cached blocks of requests that have ended, so that a prompt can be timed a second time."""
-        with self._live.call():
+        with self.live.call():
             self.engine.blocks.pool.forget_idle()
 
     def get_tokenizer(self) -> Tokenizer:
@@ -280,11 +280,6 @@ class LLM:
     def vocabulary(self) -> Vocabulary | None:
         """The bytes of each token; None if there is no tokenizer."""
         return self._resolver.vocabulary
-
-    @property
-    def live(self) -> LiveRequests:
-        """The requests that run, for a caller that steps by itself: AsyncEngine."""
-        return self._live
 
     def new_request(self, token_ids: list[int], sampling_params: SamplingParams) -> Request:
         """Make a request for a caller that steps by itself. Any thread may call it.
@@ -333,16 +328,16 @@ class LLM:
     def _finished(self, requests: list[Request], use_tqdm: bool) -> list[RequestOutput]:
         num_done = num_tokens = 0
         inbox = Inbox()
-        with self._live.call() as edge:
+        with self.live.call() as edge:
             try:
-                self._live.add(requests, inbox)
+                self.live.add(requests, inbox)
                 with progress_bar(len(requests), use_tqdm) as show:
                     while num_done < len(requests):
-                        num_tokens += self._live.step()
+                        num_tokens += self.live.step()
                         num_done += sum(request.finished for request in inbox)
                         inbox.clear()
                         show(num_done, num_tokens)
                         edge()
             finally:
-                self._live.end(requests)
+                self.live.end(requests)
         return [request.output() for request in requests]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,6 @@ from starlette.responses import Response
 from roseinfer.arguments import unknown_name
 from roseinfer.stage import TooLong
 
-from . import protocol
 from .request_id import REQUEST_ID
 
 INVALID, LIMITED, UNAVAILABLE, SERVER = (
@@ -30,12 +29,6 @@ CLIENT_GONE = 499  # as nginx has it; seen by a log alone
 TYPES = {429: LIMITED, 503: UNAVAILABLE, 500: SERVER}
 LONGEST_VALUE = 100  # characters of a wrong value in a message
 LONGEST_MESSAGE = 2000
-BODIES: dict[str, type[BaseModel]] = {
-    "/v1/completions": protocol.CompletionBody,
-    "/v1/chat/completions": protocol.ChatBody,
-    "/tokenize": protocol.TokenizeBody,
-    "/detokenize": protocol.DetokenizeBody,
-}
 logger = logging.getLogger(__name__)
 
 
@@ -108,7 +101,8 @@ def install_handlers(app: FastAPI) -> None:
 
     async def of_body(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return validation_error(error, request.url.path).response()
+        body = request.scope["route"].body_field.field_info.annotation
+        return validation_error(error, body.model_fields).response()
 
     async def of_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -129,8 +123,8 @@ def install_handlers(app: FastAPI) -> None:
         app.add_exception_handler(kind, of_any)
 
 
-def validation_error(error: RequestValidationError, path: str) -> ApiError:
-    """Make the error for the first field that is wrong."""
+def validation_error(error: RequestValidationError, fields: Iterable[str]) -> ApiError:
+    """Make the error for the first field that is wrong. fields: of the body."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         why = first.get("ctx", {}).get("error", "")
@@ -140,7 +134,7 @@ def validation_error(error: RequestValidationError, path: str) -> ApiError:
     if not place:
         return ApiError(f"the body must be a JSON object, sent as application/json: {first['msg']}")
     if first["type"] == "extra_forbidden":
-        return unknown_field(place, path)
+        return unknown_field(place, fields)
     if first["type"] == "missing":
         return ApiError(f"{name} is missing", name, code="missing_required_parameter")
     messages = " or ".join(dict.fromkeys(one["msg"] for one in wrong))
@@ -177,14 +171,13 @@ def place_of(error: dict[str, Any], body: Any) -> list[str | int]:
     return place
 
 
-def unknown_field(place: Sequence[str | int], path: str) -> ApiError:
+def unknown_field(place: Sequence[str | int], fields: Iterable[str]) -> ApiError:
     *outer, last = place
     name = str(last)
     if outer:
         message = f"{dotted(outer)} has no field {name!r:.{LONGEST_VALUE}}"
     else:
-        body = BODIES.get(path, protocol.GenerateBody)  # /models/{model}/generate
-        message = f"unknown field {unknown_name(name, body.model_fields)}"
+        message = f"unknown field {unknown_name(name, fields)}"
     return ApiError(message, dotted([*outer, name[:LONGEST_VALUE]]), code="unknown_parameter")
 
 
