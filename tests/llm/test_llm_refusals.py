@@ -33,7 +33,7 @@ from roseinfer.sequence import SamplingParams, Sequence
         ({"prompt_token_ids": []}, "token_ids must be a non-empty list of token ids"),
         (
             {"prompt": "a", "multi_modal_data": {"image": 1}},
-            "a prompt must not have multi_modal_data: models here read",
+            "a prompt has unknown key 'multi_modal_data', allowed: prompt, prompt_token_ids",
         ),
         ([IDS[0], [5] * 400], r"prompts\[1\]: .* needs 26 blocks of 16 tokens, allowed: num_blocks=24"),
     ],
