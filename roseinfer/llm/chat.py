@@ -12,6 +12,8 @@ from .worker import Worker
 
 RENDER_SECONDS = 10
 MOST_CHARACTERS = 10_000_000
+FILES = "chat_template.jinja, or 'chat_template' in tokenizer_config.json"
+NO_FOLDER = "only a folder of a model or tokenizer has one"
 
 
 class NoChatTemplate(ModelLoadError):
@@ -28,23 +30,19 @@ class NoChatTemplate(ModelLoadError):
 def require_template(spec: str) -> None:
     """Raise NoChatTemplate unless the folder of a model or tokenizer has a template; the model is not loaded."""
     if not pretrained_tokenizer(spec).chat_template:
-        raise no_template_of(spec)
-
-
-def no_template_of(spec: str | None) -> NoChatTemplate:
-    files = "chat_template.jinja, or 'chat_template' in tokenizer_config.json"
-    return NoChatTemplate(f"{spec!r} has no chat template ({files})")
+        raise NoChatTemplate(f"{spec!r} has no chat template ({FILES})")
 
 
 class ChatTemplate:
     """The template of a model: chat_template.jinja, or `chat_template` in tokenizer_config.json.
 
     transformers reads it, and renders it in its sandbox, in a process that ends when a template takes too long or too
-    much memory. spec: None for a model without a folder, whose conversations bring their templates.
+    much memory. spec: None for a model without a folder, whose conversations bring their templates. name: the model's,
+    for errors; None for the spec.
     """
 
-    def __init__(self, spec: str | None) -> None:
-        self._spec = spec
+    def __init__(self, spec: str | None, name: str | None = None) -> None:
+        self._name = name or repr(spec)
         self._tokenizer = pretrained_tokenizer(spec) if spec else None
         special = self._tokenizer.special_tokens_map if self._tokenizer else {}
         self._special_tokens = {name: str(token) for name, token in special.items()}
@@ -117,12 +115,12 @@ class ChatTemplate:
         if tokenizer is None or not (chat_template or tokenizer.chat_template):
             if chat_template:
                 return chat_template
-            raise no_template_of(self._spec)
+            raise NoChatTemplate(f"{self._name} has no chat template ({FILES if tokenizer else NO_FOLDER})")
         try:
             return tokenizer.get_chat_template(chat_template, tools or None)
         except ValueError as e:  # several, and no default one
             reason = " ".join(str(e).split())
-            raise ModelLoadError(f"{self._spec!r}: its chat template cannot be read: {reason}") from e
+            raise ModelLoadError(f"{self._name}: its chat template cannot be read: {reason}") from e
 
 
 OWN_ARGUMENTS = ("messages", "conversations", "tools", "chat_template", "add_generation_prompt",

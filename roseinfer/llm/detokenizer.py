@@ -20,6 +20,8 @@ from typing import Protocol
 
 from tokenizers import Tokenizer
 
+from .stop_strings import first_stop, possible_stop
+
 
 class Text(Protocol):
     """Turns tokens to text, one at a time."""
@@ -35,10 +37,15 @@ class Text(Protocol):
 
 
 class Detokenizer:
-    """The text of one request's new tokens. A Vocabulary makes it."""
+    """The text of one request's new tokens, cut before the stop string that is complete first. A Vocabulary makes it.
 
-    def __init__(self, text: Text) -> None:
-        self._text = text
+    keeps_stop: cut it after the stop string.
+    """
+
+    def __init__(self, text: Text, stop: tuple[str, ...] = (), keeps_stop: bool = False) -> None:
+        self._text, self._stop, self._keeps_stop = text, stop, keeps_stop
+        self._first = {text[0] for text in stop}
+        self._held = ""  # may be the beginning of a stop string
         self._shown: list[str] = []
 
     @property
@@ -48,16 +55,32 @@ class Detokenizer:
         return self._shown[0]
 
     def add(self, token_id: int, may_stop: bool = True) -> str | None:
-        """Take a new token. Return None: StoppedDetokenizer returns the stop string that a token completes.
+        """Take a new token, and return the stop string that it completes, if it does.
 
         may_stop: False for a token that may complete one without ending the text.
         """
-        self._shown.append(self._text.feed(token_id))
+        new = self._text.feed(token_id)
+        if self._held or not self._first.isdisjoint(new):
+            return self._search(new, may_stop)
+        self._shown.append(new)  # most tokens: no stop string begins in them
         return None
 
     def finish(self, may_stop: bool = True) -> str | None:
-        """Show what was held back, as no more tokens come. Return None, like add."""
-        self._shown.append(self._text.rest())
+        """Show what was held back, as no more tokens come. Return a stop string, like add."""
+        stop = self._search(self._text.rest(), may_stop)
+        self._shown.append(self._held)
+        self._held = ""
+        return stop
+
+    def _search(self, new: str, may_stop: bool) -> str | None:
+        searched, text, self._held = len(self._held), self._held + new, ""
+        if may_stop and (found := first_stop(text, self._stop, searched)):
+            start, stop = found
+            self._shown.append(text[: start + len(stop)] if self._keeps_stop else text[:start])
+            return stop
+        held = possible_stop(text, self._stop)
+        self._shown.append(text[:held])
+        self._held = text[held:]
         return None
 
 

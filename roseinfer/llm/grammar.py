@@ -137,16 +137,16 @@ def grammar_text(wanted: StructuredOutputsParams) -> str:
         # As one token of the grammar, an automaton: rules would be tried one by one, and 2,000 of them are too many.
         texts = " | ".join(json.dumps(text, ensure_ascii=False) for text in wanted.choice)
         texts = texts.replace("\x7f", r"\u007f")  # the only character that JSON may have and llguidance's Lark may not
-        return LLMatcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {texts}")
+        return LLMatcher.grammar_from_lark(short_enough("choice", f"start: CHOICE\nCHOICE: {texts}"))
     if wanted.regex is not None:
-        return LLMatcher.grammar_from_regex(short_enough(wanted.regex))
+        return LLMatcher.grammar_from_regex(short_enough("regex", wanted.regex))
     if wanted.grammar is not None:
-        return LLMatcher.grammar_from_lark(short_enough(wanted.grammar))
-    schema = short_enough(json.dumps({"type": "object"} if wanted.json is None else wanted.json))
+        return LLMatcher.grammar_from_lark(short_enough("grammar", wanted.grammar))
+    schema = short_enough("json", json.dumps({"type": "object"} if wanted.json is None else wanted.json))
     return LLMatcher.grammar_from_json_schema(schema, {"whitespace_flexible": not wanted.disable_any_whitespace})
 
 
-def short_enough(text: str) -> str:
+def short_enough(name: str, text: str) -> str:
     if len(text) > MOST_CHARACTERS:
-        raise ValueError(f"it has {len(text):,} characters, allowed: at most {MOST_CHARACTERS:,}")
+        raise ValueError(f"{name} has {len(text):,} characters, allowed: at most {MOST_CHARACTERS:,}")
     return text

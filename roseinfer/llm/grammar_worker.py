@@ -7,23 +7,14 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from . import worker
+from llguidance import LLTokenizer, TokenizerWrapper
+
 from .grammar_compile import compile_grammar
 
-if TYPE_CHECKING:
-    from llguidance import LLTokenizer
 
-
-def serve() -> None:
-    """Answer requests to compile a grammar, see worker.serve."""
-    import llguidance  # noqa: F401  # now, so that no request's seconds pay for it
-
-    worker.serve(compiled)
-
-
-def compiled(text: str, **tokens: Any) -> dict[str, str]:
+def answer(text: str, **tokens: Any) -> dict[str, str]:
     """Compile a grammar over bytes, and return "refused" and the reason for one that is wrong.
 
     This takes about as long as over the tokens of a model. tokens: see ByteTokens. A refused grammar must not be
@@ -39,8 +30,6 @@ def compiled(text: str, **tokens: Any) -> dict[str, str]:
 @cache
 def tokenizer(tokens: str) -> LLTokenizer:
     """Return llguidance's tokenizer over ByteTokens. tokens: its arguments as JSON."""
-    from llguidance import LLTokenizer, TokenizerWrapper
-
     return LLTokenizer(TokenizerWrapper(ByteTokens(**json.loads(tokens))))
 
 

@@ -23,7 +23,7 @@ from roseinfer.sampling_params import MOST_SEED, SamplingParams, is_count
 from roseinfer.sequence import Sequence
 from roseinfer.stage import check_fits
 
-from .chat import ChatTemplate, NoChatTemplate
+from .chat import ChatTemplate
 from .encoding import encode
 from .live_requests import Inbox, LiveRequests
 from .loading import NOT_TAKEN, default_params, draft_to_serve, model_to_serve, tokenizer_to_serve, with_end_token
@@ -123,7 +123,8 @@ class LLM:
         if self.spec:  # the caller's own Model is used as it is
             self.model.config = with_end_token(self.model.config, end_token)
         self._default_params = default_params(self.spec)
-        self._template_spec = self.spec if tokenizer is None else tokenizer
+        spec = self.spec if tokenizer is None else tokenizer
+        self._template_spec = spec if self.tokenizer and isinstance(spec, str) else None
         self.max_model_len = config.longest(self.model.config)
         draft = draft_to_serve(config.speculative, self.model, self.tokenizer)
         if config.speculative:
@@ -143,7 +144,7 @@ class LLM:
         pool_tokens = num_blocks * config.block_size
         self._resolver = Resolver(self.model.config, self.tokenizer, self.max_model_len, pool_tokens, self._name)
         self._request_ids = itertools.count()
-        self._live = LiveRequests(self.engine)
+        self.live = LiveRequests(self.engine)  # public for a caller that steps by itself: AsyncEngine
 
     def close(self) -> None:
         """End the other processes of tensor_parallel_size; after that every call raises RuntimeError.
@@ -195,7 +196,7 @@ class LLM:
         requests early; the next call of this LLM ends those of a stream that was dropped without close(). Wrong
         arguments raise here, not at the first output.
         """
-        return RequestStream(self._live, self._requests(prompts, sampling_params, priority))
+        return RequestStream(self.live, self._requests(prompts, sampling_params, priority))
 
     def chat(
         self,
@@ -226,7 +227,7 @@ class LLM:
         many = isinstance(messages, list) and messages and all(isinstance(one, list) for one in messages)
         conversations: list[Any] = [*messages] if many else [messages]
         own = add_generation_prompt, continue_final_message, tools, chat_template, chat_template_kwargs
-        texts = [self.template_for(chat_template).render(one, *own) for one in conversations]
+        texts = [self.chat_template.render(one, *own) for one in conversations]
         # Special tokens, BOS among them, are the template's business.
         return self._finished(self._requests(texts, sampling_params, add_special_tokens=False), use_tqdm)
 
@@ -235,18 +236,18 @@ class LLM:
 
         Raises KeyError for a request that does not run.
         """
-        with self._live.call():
-            self._live.abort(request_id)
+        with self.live.call():
+            self.live.abort(request_id)
 
     def reset_prefix_cache(self) -> None:
         """Forget the cached blocks of requests that have ended, so that a prompt can be timed a second time."""
-        with self._live.call():
+        with self.live.call():
             self.engine.blocks.pool.forget_idle()
 
     def get_tokenizer(self) -> Tokenizer:
         """Return the tokenizer: `.encode(text).ids` and `.decode(ids)`. Raises ValueError if there is none."""
         if self.tokenizer is None:
-            raise ValueError(f"{self._name} has no tokenizer: give token ids, or LLM(..., tokenizer=...)")
+            raise ValueError(f"{self._name} has no tokenizer: give token ids, or set tokenizer")
         return self.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
@@ -259,24 +260,8 @@ class LLM:
 
     @cached_property
     def chat_template(self) -> ChatTemplate:
-        """The model's chat template. Raises NoChatTemplate (a ValueError) for a model without a folder."""
-        if not isinstance(self._template_spec, str):
-            raise NoChatTemplate(f"{self._name} has no chat template (only a folder of a model or tokenizer has one)")
-        return ChatTemplate(self._template_spec)
-
-    def template_for(self, given: str | None) -> ChatTemplate:
-        """Return the template for a conversation.
-
-        given: Jinja of the request, for which the model needs no template. None: the model's own.
-        Raises ValueError as chat_template does.
-        """
-        if given is None or isinstance(self._template_spec, str):
-            return self.chat_template
-        return self._given_template
-
-    @cached_property
-    def _given_template(self) -> ChatTemplate:
-        return ChatTemplate(None)
+        """The model's chat template, which renders conversations."""
+        return ChatTemplate(self._template_spec, self._name)
 
     @property
     def _name(self) -> str:
@@ -287,21 +272,14 @@ class LLM:
     def prompt_ids(self, text: str, add_special_tokens: bool) -> list[int]:
         """Return the token ids of a prompt. Other threads can run meanwhile.
 
-        Raises ValueError for a text without a token, for one that is far too long, and if there is no tokenizer.
+        Raises ValueError for a text without a token, and if there is no tokenizer.
         """
-        tokenizer = self.get_tokenizer()
-        self._resolver.check_length(text)
-        return encode(text, tokenizer, "a prompt", add_special_tokens)
+        return encode(text, self.get_tokenizer(), "a prompt", add_special_tokens)
 
     @property
     def vocabulary(self) -> Vocabulary | None:
         """The bytes of each token; None if there is no tokenizer."""
         return self._resolver.vocabulary
-
-    @property
-    def live(self) -> LiveRequests:
-        """The requests that run, for a caller that steps by itself: AsyncEngine."""
-        return self._live
 
     def new_request(self, token_ids: list[int], sampling_params: SamplingParams) -> Request:
         """Make a request for a caller that steps by itself. Any thread may call it.
@@ -350,16 +328,16 @@ class LLM:
     def _finished(self, requests: list[Request], use_tqdm: bool) -> list[RequestOutput]:
         num_done = num_tokens = 0
         inbox = Inbox()
-        with self._live.call() as edge:
+        with self.live.call() as edge:
             try:
-                self._live.add(requests, inbox)
+                self.live.add(requests, inbox)
                 with progress_bar(len(requests), use_tqdm) as show:
                     while num_done < len(requests):
-                        num_tokens += self._live.step()
+                        num_tokens += self.live.step()
                         num_done += sum(request.finished for request in inbox)
                         inbox.clear()
                         show(num_done, num_tokens)
                         edge()
             finally:
-                self._live.end(requests)
+                self.live.end(requests)
         return [request.output() for request in requests]

@@ -9,16 +9,6 @@ from roseinfer.arguments import unknown_name
 
 Prompt = str | Sequence[int] | dict[str, Any]
 KEYS = ("prompt", "prompt_token_ids")
-# What vLLM's prompts may have beside these two, and why it is refused.
-NOT_TAKEN = {
-    "prompt_embeds": "the engine takes tokens alone",
-    "multi_modal_data": "models here read text alone",
-    "mm_processor_kwargs": "models here read text alone",
-    "multi_modal_uuids": "models here read text alone",
-    "cache_salt": "the prefix cache belongs to one LLM, and all of its requests share it",
-    "encoder_prompt": "models here have no encoder",
-    "decoder_prompt": "models here have no encoder",
-}
 
 
 def as_list(prompts: object) -> tuple[list[Any], bool]:
@@ -38,9 +28,7 @@ def text_and_ids(prompt: object) -> tuple[str | None, object]:
     if not isinstance(prompt, dict):
         return None, prompt
     for key in prompt:
-        if key in NOT_TAKEN and prompt[key] is not None:
-            raise ValueError(f"a prompt must not have {key}: {NOT_TAKEN[key]}")
-        if key not in KEYS and key not in NOT_TAKEN:
+        if key not in KEYS and prompt[key] is not None:
             raise ValueError(f"a prompt has unknown key {unknown_name(str(key), KEYS)}")
     text, token_ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
     if text is None and token_ids is None:

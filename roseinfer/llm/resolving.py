@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
-from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -18,7 +16,6 @@ from roseinfer.stage import TooLong
 from .bad_words import bad_words
 from .detokenizer import Detokenizer
 from .grammar import Grammar, Grammars
-from .least_tokens import most_characters
 from .request import Sample
 from .vocabulary import Vocabulary
 
@@ -65,53 +62,31 @@ class Resolver:
             return
         seq.params = replace(params, max_tokens=room, min_tokens=min(params.min_tokens, room))
 
-    def check_length(self, text: str) -> None:
-        """Raise TooLong for a text that is too long whatever its tokens are: to make them would take seconds."""
-        if len(text) < self.longest or self._most_characters is None:
-            return
-        least = -(-len(text) // self._most_characters)
-        if least >= self.longest:
-            raise TooLong(
-                f"prompt of {len(text):,} characters has at least {least:,} tokens and leaves no room for a new one, "
-                f"allowed: at most {self.longest - 1} with max_model_len={self.longest}"
-            )
-
-    @cached_property
-    def _most_characters(self) -> int | None:
-        assert self.tokenizer, "only a text is checked"
-        return most_characters(self.tokenizer)
-
     def samples(self, seq: Sequence) -> list[Sample]:
         """Make as many samples as the params of `seq` ask for. It is the first; the others share its prompt's cache."""
         params, seqs = seq.params, [seq]
         seqs += [Sequence(seq.token_ids, params, seq.priority, seq) for _ in range(params.n - 1)]
-        changes, grammar = self._changes(params), self._grammar(params)
+        banned, grammar = self._banned(params), self._grammar(params)
         samples = []
         for index, each in enumerate(seqs):
-            if params.n > 1:
-                changes |= {"n": 1, "seed": None if params.seed is None else params.seed + index}
-            if changes:
-                each.params = replace(params, **changes)
-            if grammar:  # it walks along the text of one sample
-                functions: tuple[LogitsProcessor, ...] = (*each.params.logits_processors, grammar.copy())
-                each.params = replace(each.params, logits_processors=functions)
+            functions = [*banned, grammar.copy()] if grammar else banned  # a grammar walks along the text of one sample
+            if functions or params.n > 1:
+                each.params = replace(
+                    params,
+                    n=1,
+                    seed=None if params.seed is None else params.seed + index,
+                    bad_words=(),
+                    structured_outputs=None,
+                    logits_processors=(*params.logits_processors, *functions),
+                )
             samples.append(Sample(each, self._detokenizer(each.token_ids, params), self.vocabulary))
         return samples
 
-    def _changes(self, params: SamplingParams) -> dict[str, Any]:
-        """Return values for the fields that the engine, which sees no text, cannot read as they are."""
-        changes: dict[str, Any] = {}
-        if params.stop:
-            changes["stop"] = ()  # the detokenizer looks for stop strings
-        if params.prompt_logprobs is not None:
-            changes["prompt_logprobs"] = None  # they are computed before the request begins
-        if params.bad_words:
-            assert self.tokenizer, "checked"
-            words = bad_words(params.bad_words, self.tokenizer, self.shape.vocab_size)
-            changes |= {"bad_words": (), "logits_processors": (*params.logits_processors, words)}
-        if params.structured_outputs:
-            changes["structured_outputs"] = None
-        return changes
+    def _banned(self, params: SamplingParams) -> list[LogitsProcessor]:
+        if not params.bad_words:
+            return []
+        assert self.tokenizer, "checked"
+        return [bad_words(params.bad_words, self.tokenizer, self.shape.vocab_size)]
 
     def _grammar(self, params: SamplingParams) -> Grammar | None:
         if not params.structured_outputs:

@@ -1,47 +1,8 @@
-"""Stop strings: a text that ends before one of them, and shows nothing that may yet become one."""
+"""Stop strings: where one of them begins in a text, and where one may begin that is not complete yet."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-from .detokenizer import Detokenizer, Text
-
-
-class StoppedDetokenizer(Detokenizer):
-    """A Detokenizer whose text is cut before the stop string that is complete first.
-
-    keeps_stop: cut it after the stop string.
-    """
-
-    def __init__(self, text: Text, stop: tuple[str, ...], keeps_stop: bool) -> None:
-        super().__init__(text)
-        self._stop, self._keeps_stop = stop, keeps_stop
-        self._first = {text[0] for text in stop}
-        self._held = ""  # may be the beginning of a stop string
-
-    def add(self, token_id: int, may_stop: bool = True) -> str | None:
-        new = self._text.feed(token_id)
-        if self._held or not self._first.isdisjoint(new):
-            return self._search(new, may_stop)
-        self._shown.append(new)  # most tokens: no stop string begins in them
-        return None
-
-    def finish(self, may_stop: bool = True) -> str | None:
-        stop = self._search(self._text.rest(), may_stop)
-        self._shown.append(self._held)
-        self._held = ""
-        return stop
-
-    def _search(self, new: str, may_stop: bool) -> str | None:
-        searched, text, self._held = len(self._held), self._held + new, ""
-        if may_stop and (found := first_stop(text, self._stop, searched)):
-            start, stop = found
-            self._shown.append(text[: start + len(stop)] if self._keeps_stop else text[:start])
-            return stop
-        held = possible_stop(text, self._stop)
-        self._shown.append(text[:held])
-        self._held = text[held:]
-        return None
 
 
 def first_stop(text: str, stops: Iterable[str], searched: int = 0) -> tuple[int, str] | None:

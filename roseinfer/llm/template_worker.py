@@ -8,22 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import worker
+from transformers.utils.chat_template_utils import render_jinja_template
 
 MOST_REASON = 1000  # characters of what a template raises
 
 
-def serve() -> None:
-    """Answer requests to render a template, see worker.serve."""
-    from transformers.utils import chat_template_utils  # noqa: F401  # now, so that no request's seconds pay for it
-
-    worker.serve(rendered)
-
-
-def rendered(most_characters: int, template_kwargs: dict[str, Any], **settings: Any) -> dict[str, str]:
+def answer(most_characters: int, template_kwargs: dict[str, Any], **settings: Any) -> dict[str, str]:
     """Render a template, and return {"text": ...} or {"error": ...}."""
-    from transformers.utils.chat_template_utils import render_jinja_template
-
     try:
         [text], _ = render_jinja_template(**settings, **template_kwargs)
     except Exception as e:  # whatever a template may raise: RecursionError and MemoryError, too

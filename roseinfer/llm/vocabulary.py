@@ -10,7 +10,6 @@ from tokenizers import Tokenizer
 
 from .detokenizer import ByteTable, Detokenizer, Text
 from .pieces import PieceTable
-from .stop_strings import StoppedDetokenizer
 
 
 class TokenOffsets:
@@ -41,8 +40,7 @@ class Vocabulary:
         skip_special_tokens: bool = True,
     ) -> Detokenizer:
         """Return the detokenizer of one request. Its text continues the prompt's and repeats none of it."""
-        text = self._table(skip_special_tokens).text(prompt_ids)
-        return StoppedDetokenizer(text, stop, keeps_stop) if stop else Detokenizer(text)
+        return Detokenizer(self._table(skip_special_tokens).text(prompt_ids), stop, keeps_stop)
 
     def offsets(self, prompt_ids: Iterable[int] = (), skip_special_tokens: bool = True) -> TokenOffsets:
         """Return a TokenOffsets, which finds the places of tokens in the text that detokenizer() makes of them."""

@@ -1,6 +1,6 @@
 """Worker: a process for work that may never end, and that Python cannot break off: templates and grammars of clients.
 
-The parent writes a request a line, and `serve` in the process writes an answer a line.
+The parent writes a request a line, and `serve` in the process writes a line with what `answer` of a module returns.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ Answer = dict[str, str]
 
 
 class Worker:
-    """A process that runs `serve` of a module. It is started again after a request has ended it.
+    """A process that answers requests with `answer` of a module. It is started again after a request has ended it.
 
-    module: its `serve` calls the one of this module. seconds: the most that one request may take. Raises ProcessEnded
-    when the process does not start.
+    seconds: the most that one request may take. Raises ProcessEnded when the process does not start.
     """
 
     def __init__(self, module: str, seconds: float) -> None:
@@ -78,7 +77,10 @@ class Worker:
     def _start(self) -> None:
         # -I: neither the current folder nor PYTHON* variables change what is imported.
         path = [str(folder) for folder in sys.path if folder]
-        code = f"import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {self.module} import serve; serve()"
+        code = (
+            "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from roseinfer.llm.worker import serve; "
+            f"from {self.module} import answer; serve(answer)"
+        )
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-c", code, json.dumps(path)],
             stdin=subprocess.PIPE,

@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from .async_engine import StepFailed
 from .errors import ApiError
 from .logprob_format import TokenTexts
 from .output_stream import Delta, OutputStream
@@ -38,10 +37,7 @@ class Answer:
         self._head = {"id": f"{self.PREFIX}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
 
     def whole(self, deltas: list[Delta]) -> Json:
-        """Return the whole body.
-
-        Raises StepFailed where a sample ended with an error, and ApiError where its own settings are the cause.
-        """
+        """Return the whole body. Raises ApiError where a sample ended with an error."""
         for delta in deltas:
             self._check(delta)
         choices = [self.choice(delta) for delta in deltas]
@@ -51,7 +47,7 @@ class Answer:
         return b""
 
     def chunk(self, delta: Delta) -> bytes:
-        """Return the event for a delta. Raises the same errors as `whole`."""
+        """Return the event for a delta. Raises ApiError as `whole` does."""
         self._check(delta)
         return self._event([self.part(delta)])
 
@@ -84,7 +80,7 @@ class Answer:
         if delta.error and delta.is_own_error:
             raise ApiError(delta.error, code="no_token_left")
         if delta.finish_reason in ("error", "abort"):
-            raise StepFailed(delta.error or "the request was aborted")
+            raise ApiError(delta.error or "the request was aborted", status=500, code="step_failed")
 
 
 class CompletionAnswer(Answer):

@@ -62,9 +62,9 @@ class HeadIsGet:
         await self.app({**scope, "method": "GET"} if is_head else scope, receive, send)
 
 
-def make_app(service: Service, settings: ServerSettings) -> ASGIApp:
-    """Wrap the routes in what every request passes through."""
-    return RequestLog(routes(service, settings), to_stderr if settings.access_log else None)
+def make_app(service: Service, settings: ServerSettings, replica: str | None = None) -> ASGIApp:
+    """Wrap the routes in what every request passes through. replica: see RequestLog."""
+    return RequestLog(routes(service, settings), to_stderr if settings.access_log else None, replica)
 
 
 def routes(service: Service, settings: ServerSettings) -> FastAPI:

@@ -25,6 +25,7 @@ from roseinfer.parallel.ranks import RankFailed
 from roseinfer.sequence import SamplingParams
 
 from .engine_state import EngineState, state_of
+from .errors import ApiError
 from .latencies import Latencies
 from .output_stream import Delta, OutputStream, Unsent
 
@@ -37,24 +38,9 @@ logger = logging.getLogger(__name__)
 News = list[tuple[OutputStream, "list[Delta] | Exception"]]
 
 
-class Refused(Exception):
-    """A request that cannot run now. retry_after: seconds after which it may succeed."""
-
-    def __init__(self, why: str, retry_after: int) -> None:
-        super().__init__(why)
-        self.retry_after = retry_after
-
-
-class QueueFull(Refused):
-    """Raised when as many requests run and wait as are allowed."""
-
-
-class NotServing(Refused):
-    """Raised while the engine loads its model or drains, and after it has failed."""
-
-
-class StepFailed(Exception):
-    """Raised when a step of the engine raised: the requests that it computed have ended."""
+def not_serving(why: str, retry_after: int) -> ApiError:
+    """Return the error while the engine loads its model or drains, and after it has failed. retry_after: seconds."""
+    return ApiError(why, status=503, code="not_serving", headers={"Retry-After": str(retry_after)})
 
 
 class AsyncEngine:
@@ -115,9 +101,9 @@ class AsyncEngine:
 
     @property
     def llm(self) -> LLM:
-        """The LLM. Raises NotServing while it is being loaded."""
+        """The LLM. Raises ApiError while it is being loaded."""
         if self._llm is None or self._stage == LOADING:
-            raise NotServing("the model is still being loaded", retry_after=5)
+            raise not_serving("the model is still being loaded", retry_after=5)
         return self._llm
 
     @property
@@ -129,7 +115,7 @@ class AsyncEngine:
         """Reserve places for an HTTP request of so many samples; `begin` gives the returned stream its requests.
 
         The stream has its places until it ends: by its last token, by abort, or by the end of the server. only_whole:
-        see OutputStream. Raises QueueFull, and NotServing.
+        see OutputStream. Raises ApiError where there is no place, and where the engine does not serve.
         """
         self.require_serving()
         if self._num_samples + num_samples > self.most_samples:
@@ -140,10 +126,11 @@ class AsyncEngine:
         self._num_samples += num_samples
         return stream
 
-    def full(self, why: str) -> QueueFull:
+    def full(self, why: str) -> ApiError:
         """Count one more refused request, and return its error."""
         self.num_refused += 1
-        return QueueFull(f"{why}: try again later", self.retry_after())
+        headers = {"Retry-After": str(self.retry_after())}
+        return ApiError(f"{why}: try again later", status=429, code="queue_full", headers=headers)
 
     def begin(self, stream: OutputStream, requests: Sequence[Request]) -> None:
         """Let the requests of a stream, which LLM.new_request made, wait for their turn.
@@ -156,11 +143,11 @@ class AsyncEngine:
             self._commands.put(partial(self._begin, stream))
 
     def require_serving(self) -> None:
-        """Raise NotServing unless requests are accepted now."""
+        """Raise ApiError unless requests are accepted now."""
         if self._stage == FAILED:
-            raise NotServing("the engine has failed, and the server ends", retry_after=MOST_RETRY_AFTER)
+            raise not_serving("the engine has failed, and the server ends", retry_after=MOST_RETRY_AFTER)
         if self._stage == DRAINING:
-            raise NotServing("the server is shutting down", retry_after=MOST_RETRY_AFTER)
+            raise not_serving("the server is shutting down", retry_after=MOST_RETRY_AFTER)
         _ = self.llm
 
     def retry_after(self) -> int:
@@ -181,7 +168,7 @@ class AsyncEngine:
         await self._until(lambda: not self.streams, seconds)
         cut_off = list(self.streams)
         for stream in cut_off:
-            stream.fail(NotServing("the server is shutting down", retry_after=MOST_RETRY_AFTER))
+            stream.fail(not_serving("the server is shutting down", retry_after=MOST_RETRY_AFTER))
             self.abort(stream)
         return len(cut_off)
 
@@ -232,7 +219,7 @@ class AsyncEngine:
             return
         self._stage = FAILED
         for stream in list(self.streams):
-            stream.fail(NotServing("the engine has failed, and the server ends", retry_after=MOST_RETRY_AFTER))
+            stream.fail(not_serving("the engine has failed, and the server ends", retry_after=MOST_RETRY_AFTER))
             self._forget(stream)
         if self._on_failure:
             self._on_failure(failure)
@@ -333,39 +320,23 @@ class AsyncEngine:
             self._call_loop(self._deliver, news)
 
     def _fail_step(self, error: Exception) -> None:
-        """End the requests that a step was computing when it raised. The others go on."""
-        failed = {stream: None for stream in self._of_the_failed_step()}
-        self._fail([*failed], "a step of the engine failed", error)
+        """End the requests that ran when a step raised. Those that wait go on."""
+        waiting = {seq.seq_id for seq in self._live.engine.scheduler.waiting}
+        running = [
+            stream
+            for request, (stream, _) in self._unsent.items()
+            if any(one.finish_reason is None and one.seq.seq_id not in waiting for one in request.samples)
+        ]
+        failed = running or [stream for stream, _ in self._unsent.values()]
+        self._fail([*dict.fromkeys(failed)], "a step of the engine failed", error)
 
     def _fail(self, streams: Sequence[OutputStream], what: str, error: Exception) -> None:
         ids = ", ".join(stream.request_id for stream in streams)
         logger.error("%s, and %s with it: %s", what, counted(len(streams), "request"), ids, exc_info=error)
-        failure = StepFailed(f"{what} ({type(error).__name__}: {error})"[:500])
+        failure = ApiError(f"{what} ({type(error).__name__}: {error})"[:500], status=500, code="step_failed")
         for stream in streams:
             self._abort(stream)
         self._call_loop(self._deliver, [(stream, failure) for stream in streams])
-
-    def _of_the_failed_step(self) -> list[OutputStream]:
-        """Return the streams whose sequences the failed step computed.
-
-        Scheduling again computes the same sequences, which tells their streams. Streams whose sequences ended in the
-        step without being read count, too. Returns all streams where that tells nothing.
-        """
-        scheduler = self._live.engine.scheduler
-        try:
-            step = scheduler.schedule()
-        except Exception:
-            step = None
-        computed = {seq.seq_id for seq in step.seqs} if step else set()
-        failed = [
-            stream
-            for request, (stream, _) in self._unsent.items()
-            if any(
-                one.seq.seq_id in computed or (one.finish_reason is None and one.seq not in scheduler)
-                for one in request.samples
-            )
-        ]
-        return failed or [stream for stream, _ in self._unsent.values()]
 
     def _call_loop(self, call: Callable[..., object], *arguments: object) -> None:
         try:

@@ -6,37 +6,19 @@ what the engine does not do.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from roseinfer.arguments import is_integer, unknown_name
+from roseinfer.llm.llm import LLM
 
 from .settings import ServerSettings
 
 Apply = Callable[["ConfigFile", Any], None]
 DTYPES = {"FLOAT32": "float32", "FLOAT16": "float16", "BFLOAT16": "bfloat16"}
-# Settings of LLM that the section `engine` has, by their own names.
-ENGINE_KEYS = (
-    "dtype",
-    "device",
-    "quantization",
-    "tokenizer",
-    "num_kvcache_blocks",
-    "kv_cache_memory_bytes",
-    "gpu_memory_utilization",
-    "block_size",
-    "max_num_seqs",
-    "max_model_len",
-    "max_num_batched_tokens",
-    "scheduling_policy",
-    "enable_prefix_caching",
-    "enforce_eager",
-    "async_scheduling",
-    "speculative",
-    "seed",
-)
 
 
 @dataclass
@@ -98,30 +80,23 @@ def require_mapping(section: str, value: Any, allowed: Iterable[str]) -> dict[st
 # What keys do
 
 
-def into_engine(name: str) -> Apply:
+def into(part: str, name: str, read: Callable[[Any], Any] = lambda value: value) -> Apply:
+    """Make a key of a setting. part: "server" or "engine". read: checks a value, and returns what the setting gets."""
+
     def apply(config: ConfigFile, value: Any) -> None:
-        config.engine[name] = value
+        getattr(config, part)[name] = read(value)
 
     return apply
 
 
-def into_server(name: str, kind: type | tuple[type, ...]) -> Apply:
-    def apply(config: ConfigFile, value: Any) -> None:
-        if isinstance(value, bool) != (kind is bool) or not isinstance(value, kind):
-            kinds = kind if isinstance(kind, tuple) else (kind,)
-            raise ValueError(f"must be of type {' or '.join(one.__name__ for one in kinds)}, got {value!r:.100}")
-        config.server[name] = value
-
-    return apply
+def own(name: str, read: Callable[[Any], Any]) -> Apply:
+    """Make a key of a field of ConfigFile."""
+    return lambda config, value: setattr(config, name, read(value))
 
 
 def unused(why: str) -> Apply:
     """Make a key that is noted as unused. why: for docs/serving.md, whose table a test compares with it."""
-
-    def apply(config: ConfigFile, value: Any) -> None:
-        config.unused.append(why)
-
-    return apply
+    return lambda config, value: config.unused.append(why)
 
 
 def only(allowed: Any, why: str) -> Apply:
@@ -132,6 +107,28 @@ def only(allowed: Any, why: str) -> Apply:
             raise ValueError(f"must be {allowed!r}, got {value!r:.100}: {why}")
 
     return apply
+
+
+def longest(config: ConfigFile, value: Any) -> None:
+    config.lengths.append(largest_of(value))
+
+
+def start_device_id(config: ConfigFile, value: Any) -> None:
+    number = count_of(value, 0)
+    if number:
+        config.engine["device"] = f"cuda:{number}"
+
+
+# How values are read
+
+
+def of_type(*kinds: type) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if isinstance(value, bool) != (bool in kinds) or not isinstance(value, kinds):
+            raise ValueError(f"must be of type {' or '.join(one.__name__ for one in kinds)}, got {value!r:.100}")
+        return value
+
+    return read
 
 
 def count_of(value: Any, at_least: int = 1) -> int:
@@ -146,65 +143,35 @@ def largest_of(value: Any) -> int:
     return max(map(count_of, values))
 
 
-def decode_batch_size(config: ConfigFile, value: Any) -> None:
-    config.engine["max_num_seqs"] = largest_of(value)
+def tokens_of(value: Any) -> tuple[int, ...]:
+    return tuple(count_of(one, 0) for one in (value if isinstance(value, list) else [value]))
 
 
-def prefill_batch_size(config: ConfigFile, value: Any) -> None:
-    config.prefill_batch_size = largest_of(value)
-
-
-def longest(config: ConfigFile, value: Any) -> None:
-    config.lengths.append(largest_of(value))
-
-
-def most_new_tokens(config: ConfigFile, value: Any) -> None:
-    config.most_new_tokens = count_of(value)
-
-
-def end_token(config: ConfigFile, value: Any) -> None:
-    config.end_tokens = tuple(count_of(one, 0) for one in (value if isinstance(value, list) else [value]))
-
-
-def vocab_size(config: ConfigFile, value: Any) -> None:
-    config.vocab_size = count_of(value)
-
-
-def model_dtype(config: ConfigFile, value: Any) -> None:
+def dtype_of(value: Any) -> str:
     name = str(value).removeprefix("DataType.").upper()
     if name not in DTYPES:
         raise ValueError(f"must be DataType.{', DataType.'.join(DTYPES)}, got {value!r:.100}")
-    config.engine["dtype"] = DTYPES[name]
+    return DTYPES[name]
 
 
-def start_device_id(config: ConfigFile, value: Any) -> None:
-    number = count_of(value, 0)
-    if number:
-        config.engine["device"] = f"cuda:{number}"
-
-
-def no_waiting(config: ConfigFile, value: Any) -> None:
-    if isinstance(value, bool) or value != 0:
-        raise ValueError(f"must be 0, got {value!r:.100}: a request joins the next step, no batch waits for more")
-
-
+JOINS = "a request joins the next step, no batch waits for more"
 MODEL = {
-    "model_name": into_server("served_model_name", str),
-    "max_generate_length": most_new_tokens,
-    "end_token": end_token,
+    "model_name": into("server", "served_model_name", of_type(str)),
+    "max_generate_length": own("most_new_tokens", count_of),
+    "end_token": own("end_tokens", tokens_of),
     "seq_length": longest,
-    "vocab_size": vocab_size,
-    "prefill_batch_size": prefill_batch_size,
-    "decode_batch_size": decode_batch_size,
+    "vocab_size": own("vocab_size", count_of),
+    "prefill_batch_size": own("prefill_batch_size", largest_of),
+    "decode_batch_size": into("engine", "max_num_seqs", largest_of),
     "zactivate_len": unused("steps are not compiled for lengths"),
     "model_type": unused("every shape is dynamic"),
     "seq_type": unused("every shape is dynamic"),
-    "batch_waiting_time": no_waiting,
-    "decode_batch_waiting_time": no_waiting,
+    "batch_waiting_time": only(0, JOINS),
+    "decode_batch_waiting_time": only(0, JOINS),
     "batching_strategy": only("continuous", "the scheduler has no other way"),
     "current_index": unused("the engine counts positions by itself"),
     "page_attention": only(True, "the engine has no other KV cache"),
-    "model_dtype": model_dtype,
+    "model_dtype": into("engine", "dtype", dtype_of),
     "pad_token_id": unused("no prompt is padded"),
     "backend": unused("the engine has one"),
     "model_cfg_path": unused("a model's folder has its config.json"),
@@ -212,12 +179,12 @@ MODEL = {
 SERVING = {
     "agent_ports": unused("the engine is a thread of the server"),
     "start_device_id": start_device_id,
-    "server_ip": into_server("host", str),
-    "server_port": into_server("port", int),
+    "server_ip": into("server", "host", of_type(str)),
+    "server_port": into("server", "port", of_type(int)),
 }
 PA = {
-    "num_blocks": into_engine("num_kvcache_blocks"),
-    "block_size": into_engine("block_size"),
+    "num_blocks": into("engine", "num_kvcache_blocks"),
+    "block_size": into("engine", "block_size"),
     "decode_seq_length": longest,
 }
 TOKENIZER = {
@@ -225,15 +192,14 @@ TOKENIZER = {
     "vocab_file": unused("a model's folder has its tokenizer.json"),
 }
 INPUTS = {"type": unused("a step's inputs are the engine's own")}
-KINDS: dict[str, Any] = {
-    "bool": bool,
-    "int": int,
-    "float": (int, float),
-    "str": str,
-    "str | None": str,
-    "Sequence[str] | None": list,
+KINDS = {
+    "bool": of_type(bool),
+    "int": of_type(int),
+    "float": of_type(int, float),
+    "str": of_type(str),
+    "str | None": of_type(str),
+    "Sequence[str] | None": of_type(list),
 }
-SERVER = {own.name: into_server(own.name, KINDS[str(own.type)]) for own in fields(ServerSettings)}
 SECTIONS: dict[str, dict[str, Apply]] = {
     "model_config": MODEL,
     "serving_config": SERVING,
@@ -242,6 +208,6 @@ SECTIONS: dict[str, dict[str, Apply]] = {
     "basic_inputs": INPUTS,
     "extra_inputs": INPUTS,
     "warmup_inputs": INPUTS,
-    "engine": {name: into_engine(name) for name in ENGINE_KEYS},
-    "server": SERVER,
+    "engine": {name: into("engine", name) for name in inspect.signature(LLM).parameters if name != "model"},
+    "server": {one.name: into("server", one.name, KINDS[str(one.type)]) for one in fields(ServerSettings)},
 }

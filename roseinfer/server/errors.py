@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -17,8 +17,6 @@ from starlette.responses import Response
 from roseinfer.arguments import unknown_name
 from roseinfer.stage import TooLong
 
-from . import protocol
-from .async_engine import NotServing, QueueFull, Refused, StepFailed
 from .request_id import REQUEST_ID
 
 INVALID, LIMITED, UNAVAILABLE, SERVER = (
@@ -31,13 +29,6 @@ CLIENT_GONE = 499  # as nginx has it; seen by a log alone
 TYPES = {429: LIMITED, 503: UNAVAILABLE, 500: SERVER}
 LONGEST_VALUE = 100  # characters of a wrong value in a message
 LONGEST_MESSAGE = 2000
-BODIES: dict[str, type[BaseModel]] = {
-    "/v1/completions": protocol.CompletionBody,
-    "/v1/chat/completions": protocol.ChatBody,
-    "/tokenize": protocol.TokenizeBody,
-    "/detokenize": protocol.DetokenizeBody,
-}
-PLACES = ("body", "query", "path", "header")
 logger = logging.getLogger(__name__)
 
 
@@ -101,13 +92,6 @@ def api_error(error: Exception) -> ApiError:
     """Return what a client is told of an error. A bug is logged, and its client learns only that there is one."""
     if isinstance(error, ApiError):
         return error
-    if isinstance(error, Refused):
-        status = 429 if isinstance(error, QueueFull) else 503
-        code = "queue_full" if isinstance(error, QueueFull) else "not_serving"
-        assert isinstance(error, QueueFull | NotServing)
-        return ApiError(str(error), status=status, code=code, headers={"Retry-After": str(error.retry_after)})
-    if isinstance(error, StepFailed):
-        return ApiError(str(error), status=500, code="step_failed")
     logger.error("a bug in the server, at request %s", REQUEST_ID.get(), exc_info=error)
     return ApiError("the server has a bug: its log has the details", status=500, code="internal_error")
 
@@ -117,7 +101,8 @@ def install_handlers(app: FastAPI) -> None:
 
     async def of_body(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return validation_error(error, request.url.path).response()
+        body = request.scope["route"].body_field.field_info.annotation
+        return validation_error(error, body.model_fields).response()
 
     async def of_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -134,86 +119,66 @@ def install_handlers(app: FastAPI) -> None:
 
     app.add_exception_handler(RequestValidationError, of_body)
     app.add_exception_handler(HTTPException, of_http)
-    for kind in (ApiError, Refused, StepFailed, Exception):
+    for kind in (ApiError, Exception):
         app.add_exception_handler(kind, of_any)
 
 
-def validation_error(error: RequestValidationError, path: str) -> ApiError:
-    """Make the error for the first field that is wrong, with all that is wrong with it."""
+def validation_error(error: RequestValidationError, fields: Iterable[str]) -> ApiError:
+    """Make the error for the first field that is wrong. fields: of the body."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         why = first.get("ctx", {}).get("error", "")
         return ApiError(f"the body must be JSON: {why} at character {first['loc'][-1]}", code="invalid_json")
-    wrong = [located(one, error.body) for one in error.errors()]
-    if not wrong[0].place:
+    place, wrong = nearest(error)
+    first, name = wrong[0], dotted(place)
+    if not place:
         return ApiError(f"the body must be a JSON object, sent as application/json: {first['msg']}")
-    chosen = nearest_form(wrong)
-    first, name = chosen[0].error, dotted(chosen[0].place)
     if first["type"] == "extra_forbidden":
-        return unknown_field(chosen[0].place, path)
+        return unknown_field(place, fields)
     if first["type"] == "missing":
         return ApiError(f"{name} is missing", name, code="missing_required_parameter")
-    messages = dict.fromkeys(one.error["msg"] for one in chosen)
-    value = f"{first['input']!r:.{LONGEST_VALUE}}"
-    return ApiError(f"{name}: {' or '.join(messages)}, got {value}", name, code="invalid_value")
+    messages = " or ".join(dict.fromkeys(one["msg"] for one in wrong))
+    return ApiError(f"{name}: {messages}, got {first['input']!r:.{LONGEST_VALUE}}", name, code="invalid_value")
 
 
-class Located(NamedTuple):
-    """One of pydantic's errors. place: where the wrong value is in the body.
+def nearest(error: RequestValidationError) -> tuple[list[str | int], list[dict[str, Any]]]:
+    """Return the place of a wrong value, and pydantic's errors about it.
 
-    form: pydantic's name of the form that was tried, where a field may have several; field: the place of that field,
-    None where it has one form.
+    It is in the first field that is wrong. Where the field may have several forms, the one that fits best is wrong
+    deepest inside.
     """
+    places = [(place_of(one, error.body), one) for one in error.errors()]
+    field = places[0][0][:1]
+    deepest = max((place for place, _ in places if place[:1] == field), key=len)
+    return deepest, [one for place, one in places if place == deepest]
 
-    error: dict[str, Any]
-    place: tuple[str | int, ...]
-    form: tuple[str | int, ...]
-    field: tuple[str | int, ...] | None
 
+def place_of(error: dict[str, Any], body: Any) -> list[str | int]:
+    """Return the keys and indices that lead to the wrong value.
 
-def located(error: dict[str, Any], body: Any) -> Located:
-    """Tell a place from the names of forms, which pydantic writes between its parts."""
-    parts = [part for part in error["loc"] if part not in PLACES]
+    pydantic writes the names of forms between them, where a field may have several.
+    """
+    _, *parts = error["loc"]  # the first is "body"
     place: list[str | int] = []
-    form: list[str | int] = []
-    field, value = None, body
-    for part in parts:
+    value = body
+    for number, part in enumerate(parts, 1):
         try:
             value = value[part]
         except (TypeError, KeyError, IndexError):
-            if not (part is parts[-1] and error["type"] == "missing"):
-                field = tuple(place) if field is None else field
-                form.append(part)
+            if number < len(parts) or error["type"] != "missing":
                 continue
         place.append(part)
-    return Located(error, tuple(place), tuple(form), field)
+    return place
 
 
-def nearest_form(wrong: list[Located]) -> list[Located]:
-    """Return the errors about the first wrong value; of the forms that its field may have, only the best fit's.
-
-    The best fit has errors deepest in the value, and the fewest of them.
-    """
-    first = wrong[0]
-    if first.field is None:
-        return [first]
-    forms: dict[tuple[str | int, ...], list[Located]] = {}
-    for one in wrong:
-        if one.field == first.field:
-            forms.setdefault(one.form, []).append(one)
-    fit = {form: (len(errors[0].place), -len(errors)) for form, errors in forms.items()}
-    best = [errors[0] for form, errors in forms.items() if fit[form] == max(fit.values())]
-    return [one for one in best if one.place == best[0].place]
-
-
-def unknown_field(place: tuple[str | int, ...], path: str) -> ApiError:
-    name, outer = str(place[-1]), place[:-1]
+def unknown_field(place: Sequence[str | int], fields: Iterable[str]) -> ApiError:
+    *outer, last = place
+    name = str(last)
     if outer:
         message = f"{dotted(outer)} has no field {name!r:.{LONGEST_VALUE}}"
     else:
-        body = BODIES.get(path, protocol.GenerateBody)  # /models/{model}/generate
-        message = f"unknown field {unknown_name(name, body.model_fields)}"
-    return ApiError(message, dotted((*outer, name[:LONGEST_VALUE])), code="unknown_parameter")
+        message = f"unknown field {unknown_name(name, fields)}"
+    return ApiError(message, dotted([*outer, name[:LONGEST_VALUE]]), code="unknown_parameter")
 
 
 def dotted(place: Sequence[str | int]) -> str:

@@ -32,7 +32,7 @@ def request_for(llm: LLM, chat_template: str | None) -> tuple[str, dict[str, Any
     if llm.tokenizer is None:
         return "completions", {"prompt": [1, 2, 3]}
     try:
-        llm.template_for(chat_template).source(chat_template)
+        llm.chat_template.source(chat_template)
     except ValueError:  # it has none, or none that can be read
         return TEXT
     return "chat/completions", {"messages": [{"role": "user", "content": "Hello"}]}

@@ -1,9 +1,11 @@
-"""What a request's body asks for, as SamplingParams. A field of theirs that SamplingParams has is one line of TAKEN."""
+"""What a request's body asks for, as SamplingParams."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
+
+from pydantic import BaseModel
 
 from roseinfer.llm.llm import LLM
 from roseinfer.sequence import SamplingParams
@@ -20,36 +22,8 @@ from .protocol import (
 )
 from .tool_calls import call_form
 
-# Field of the API: field of SamplingParams.
-TAKEN = {
-    "n": "n",
-    "max_tokens": "max_tokens",
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "seed": "seed",
-    "stop": "stop",
-    "stop_token_ids": "stop_token_ids",
-    "ignore_eos": "ignore_eos",
-    "min_p": "min_p",
-    "min_tokens": "min_tokens",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "repetition_penalty": "repetition_penalty",
-    "allowed_token_ids": "allowed_token_ids",
-    "bad_words": "bad_words",
-    "skip_special_tokens": "skip_special_tokens",
-    "include_stop_str_in_output": "include_stop_str_in_output",
-}
-# Fields that the engine does not have, and the values of each that ask for nothing; clients send these unasked.
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "suffix": ("",),
-    "best_of": (1,),
-    "modalities": (["text"],),
-    "reasoning_effort": ("none",),
-    "store": (False,),
-}
-GENERATE_TAKEN = ("temperature", "top_k", "top_p", "seed", "stop")
+# Fields that mean in a body what they mean in SamplingParams. The others have another form there.
+TAKEN = {own.name for own in fields(SamplingParams) if own.init} - {"logit_bias", "structured_outputs", "logprobs"}
 
 
 class Defaults:
@@ -97,7 +71,7 @@ class Defaults:
         return self._params(body, more)
 
     def of_generate(self, given: GenerateParameters) -> SamplingParams:
-        found = {name: value for name in GENERATE_TAKEN if (value := getattr(given, name)) is not None}
+        found = taken(given)
         if given.max_new_tokens is not None:
             found["max_tokens"] = given.max_new_tokens
         if given.do_sample is False:
@@ -107,8 +81,7 @@ class Defaults:
         return self._made(found)
 
     def _params(self, body: SamplingBody, more: dict[str, Any]) -> SamplingParams:
-        refuse_what_is_not_there(body)
-        found = {own: value for name, own in TAKEN.items() if (value := getattr(body, name)) is not None}
+        found = taken(body)
         if body.logit_bias:
             found["logit_bias"] = biases(body.logit_bias)
         if structured := structured_outputs(body):
@@ -123,6 +96,11 @@ class Defaults:
         if stops := given.get("stop_token_ids"):
             given["stop_token_ids"] = (*self.params.stop_token_ids, *stops)
         return replace(self.params, **given)
+
+
+def taken(body: BaseModel) -> dict[str, Any]:
+    """Return the fields that a client gave, of those that SamplingParams has, too."""
+    return {name: value for name in TAKEN if (value := getattr(body, name, None)) is not None}
 
 
 def biases(given: dict[str, float]) -> dict[int, float]:
@@ -143,15 +121,3 @@ def structured_outputs(body: SamplingBody) -> StructuredOutputsParams | None:
     if isinstance(form, JsonSchemaFormat):
         return StructuredOutputsParams(json=form.json_schema.json_schema)
     return StructuredOutputsParams(json_object=True) if isinstance(form, JsonObjectFormat) else None
-
-
-def refuse_what_is_not_there(body: SamplingBody) -> None:
-    """Raise ApiError for a field of NEUTRAL whose value is not one of the neutral ones."""
-    for name, neutral in NEUTRAL.items():
-        value = getattr(body, name, None)
-        if value is not None and value not in neutral:
-            allowed = " or ".join(map(repr, neutral))
-            raise ApiError(
-                f"{name}={value!r:.100} is not supported: the engine does not have it. Leave it out, or send {allowed}",
-                name,
-            )

@@ -41,17 +41,15 @@ class EngineCollector:
         for reason, count in sorted(dict(latencies.ended_by).items()):
             ended.add_metric([*self._labels, reason], count)
         yield ended
-        refused = CounterMetricFamily("roseinfer:requests_refused", "Requests answered 429.", labels=LABELS)
-        refused.add_metric(self._labels, engine.num_refused)
-        yield refused
+        yield self._counter("requests_refused", "Requests answered 429.", engine.num_refused, "roseinfer")
 
     def _gauge(self, name: str, about: str, value: float) -> Metric:
         family = GaugeMetricFamily(f"vllm:{name}", about, labels=LABELS)
         family.add_metric(self._labels, value)
         return family
 
-    def _counter(self, name: str, about: str, value: float) -> Metric:
-        family = CounterMetricFamily(f"vllm:{name}", about, labels=LABELS)
+    def _counter(self, name: str, about: str, value: float, prefix: str = "vllm") -> Metric:
+        family = CounterMetricFamily(f"{prefix}:{name}", about, labels=LABELS)
         family.add_metric(self._labels, value)
         return family
 

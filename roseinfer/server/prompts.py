@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cached_property, partial
 from importlib.util import find_spec
 from typing import Any
 
-from roseinfer.llm.chat import ChatTemplate, NoChatTemplate
+from roseinfer.llm.chat import NoChatTemplate
 from roseinfer.llm.grammar import grammar_text
 from roseinfer.llm.grammar_tokens import named_tokens
 from roseinfer.llm.llm import LLM
@@ -16,7 +15,6 @@ from roseinfer.llm.request import Request
 from roseinfer.llm.worker import Worker
 from roseinfer.sequence import SamplingParams
 
-from .grammar_size import check_size
 from .lane import Lane
 from .protocol import ChatBody, ConversationBody, TokenizeBody
 
@@ -35,10 +33,7 @@ class PromptReader:
         self.llm, self._chat_template = llm, chat_template
         self._texts, self._conversations = Lane("texts", 2), Lane("conversations", 2)
         self._grammars = Lane("grammars", 1)
-        try:
-            self._template: ChatTemplate | ValueError = llm.template_for(chat_template)
-        except ValueError as error:
-            self._template = error
+        self._template = llm.chat_template
 
     async def of_prompts(self, prompts: list[str | list[int]], params: SamplingParams) -> list[Request]:
         """Make a request of each prompt, one after the other, so that other requests have their turns in between."""
@@ -52,7 +47,7 @@ class PromptReader:
         text, special = body.prompt, body.add_special_tokens
         if text is None:
             return await self._conversations.run(lambda: self._conversation_ids(body, bool(special)))
-        return await self._texts.run(lambda: self._prompt_ids(text, special is not False))
+        return await self._texts.run(lambda: self.llm.prompt_ids(text, special is not False))
 
     async def text_of(self, token_ids: list[int], skip_special_tokens: bool) -> str:
         """Return the text of tokens; an empty one where there is no tokenizer."""
@@ -63,22 +58,21 @@ class PromptReader:
 
     def _conversation_ids(self, body: ConversationBody, add_special_tokens: bool = False) -> list[int]:
         """Return the tokens of a conversation. add_special_tokens: add them to those that the template writes."""
-        self._require_tokenizer()
-        with no_template_advice():
-            template, own = self._template, self._chat_template
-            if isinstance(template, ValueError):
-                raise template
-            tools = [tool.model_dump(exclude_none=True) for tool in body.tools or []]
-            if not body.must_read_tools and not template.reads_tools(tools, own):
+        tools = [tool.model_dump(exclude_none=True) for tool in body.tools or []]
+        try:
+            if not body.must_read_tools and not self._template.reads_tools(tools, self._chat_template):
                 tools = []
-            text = template.render(
+            text = self._template.render(
                 [message.model_dump(exclude_unset=True) for message in body.messages or []],
                 add_generation_prompt=body.add_generation_prompt,
                 continue_final_message=body.continue_final_message,
                 tools=tools,
-                chat_template=own,
+                chat_template=self._chat_template,
                 chat_template_kwargs=body.chat_template_kwargs,
             )
+        except NoChatTemplate as error:  # its message has advice for callers of LLM
+            advice = "use /v1/completions, or start the server with --chat-template"
+            raise ValueError(f"{error.fact}: {advice}") from error
         return self.llm.prompt_ids(text, add_special_tokens)
 
     def close(self) -> bool:
@@ -88,14 +82,12 @@ class PromptReader:
         lanes = self._texts, self._conversations, self._grammars
         for lane in lanes:
             lane.close()
-        if isinstance(self._template, ChatTemplate):
-            self._template.close()
+        self._template.close()
         return not any(lane.is_at_work for lane in lanes)
 
     async def _request(self, lane: Lane, read: Callable[[], list[int]], params: SamplingParams) -> Request:
         if not params.structured_outputs:
             return await lane.run(lambda: self.llm.new_request(read(), params))
-        check_size(params.structured_outputs)
         token_ids = await lane.run(read)
         return await self._grammars.run(lambda: self._structured_request(token_ids, params))
 
@@ -126,24 +118,5 @@ class PromptReader:
     def _grammar_worker(self) -> Worker:
         return Worker("roseinfer.llm.grammar_worker", GRAMMAR_SECONDS)
 
-    def _prompt_ids(self, text: str, add_special_tokens: bool) -> list[int]:
-        self._require_tokenizer()
-        return self.llm.prompt_ids(text, add_special_tokens)
-
-    def _require_tokenizer(self) -> None:
-        """Say what a client can do instead; the LLM's own message has advice for its callers."""
-        if self.llm.tokenizer is None:
-            raise ValueError("the model has no tokenizer: give the prompt as token ids, or start it with --tokenizer")
-
     def _ids_of(self, prompt: str | list[int]) -> list[int]:
-        return self._prompt_ids(prompt, add_special_tokens=True) if isinstance(prompt, str) else prompt
-
-
-@contextmanager
-def no_template_advice() -> Iterator[None]:
-    """Say what a client or an operator can do about a model without a template: NoChatTemplate tells callers of LLM."""
-    try:
-        yield
-    except NoChatTemplate as error:
-        advice = "use /v1/completions, or start the server with --chat-template"
-        raise ValueError(f"{error.fact}: {advice}") from error
+        return self.llm.prompt_ids(prompt, add_special_tokens=True) if isinstance(prompt, str) else prompt

@@ -1,6 +1,6 @@
 """The bodies of requests, as OpenAI's and vLLM's clients send them. A field that is unknown is refused by name.
 
-What the API has and the engine has not may be sent with the value that asks for nothing: see params.py.
+What the API has and the engine has not may be sent with the value that asks for nothing.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 # As OpenAI has them, and the dot. A name has no character that JSON would write in another way.
 ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
 NOT_USED = "accepted, and not used"
+NOT_HERE = "not supported: it may be sent with the value that asks for nothing"
 Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
 T = TypeVar("T")
 Prompts = Annotated[list[T], Field(min_length=1, fail_fast=True)]
@@ -168,8 +169,8 @@ class CompletionBody(SamplingBody):
     )
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: bool | None = Field(default=None, description="the prompt stands before the text, and before its logprobs")
-    suffix: str | None = None
-    best_of: Annotated[int, Field(ge=1)] | None = None
+    suffix: Literal[""] | None = Field(default=None, description=NOT_HERE)
+    best_of: Literal[1] | None = Field(default=None, description=NOT_HERE)
 
     def prompts(self) -> list[str | list[int]]:
         if isinstance(self.prompt, str):
@@ -247,9 +248,9 @@ class ChatBody(SamplingBody, ConversationBody):
         default=None, description="required, or a function by its name: the answer is a call of one"
     )
     parallel_tool_calls: bool | None = Field(default=None, description="false: one call, where several may be required")
-    modalities: list[str] | None = None
-    reasoning_effort: str | None = None
-    store: bool | None = None
+    modalities: list[Literal["text"]] | None = Field(default=None, description=NOT_HERE)
+    reasoning_effort: Literal["none"] | None = Field(default=None, description=NOT_HERE)
+    store: Literal[False] | None = Field(default=None, description=NOT_HERE)
 
     @property
     def must_read_tools(self) -> bool:

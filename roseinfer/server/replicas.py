@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ray import serve
 from ray.serve import Application
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from roseinfer.arguments import require_count, require_positive
 from roseinfer.engine.config import EngineConfig
 
-from . import request_id
 from .settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ LOADS = 2  # of a model, before a deployment is given up
 SPARE_REQUESTS = 16  # beside those that run and wait: /health, and those that the engine answers 429
 EVERYWHERE = "0.0.0.0"  # under which names Ray's proxy is asked, a replica does not know
 BY_HEADER = "ray.serve.experimental.consistent_hash_router:ConsistentHashRouter"
-REPLICA_HEADER = b"x-replica"  # of every answer: Ray's id of the replica that gave it
 
 
 def application(
@@ -114,50 +113,29 @@ class EngineReplica:
     """One engine and its app, in a process of its own. Ray sends it requests once the model is loaded and warm."""
 
     async def __init__(self, serving: Serving, settings: ServerSettings) -> None:  # type: ignore[misc]  # Ray awaits it
-        from .async_engine import AsyncEngine
         from .run import SWITCH_SECONDS, settled
         from .service import Service
 
         sys.setswitchinterval(SWITCH_SECONDS)
         self.settings = settings
-        self.engine = AsyncEngine(partial(settled, serving.make_llm), settings.max_queue, settings.step_seconds)
-        self.service = Service(
-            self.engine, serving.model_name, serving.end_tokens, serving.most_new_tokens, settings.chat_template
-        )
-        await self.engine.start()
-        self.service.prepare()
+        self.service = Service(replace(serving, make_llm=partial(settled, serving.make_llm)), settings)
+        await self.service.start()
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         from .app import make_app
 
-        return Named(make_app(self.service, self.settings), serve.get_replica_context().replica_id.unique_id)
+        return make_app(self.service, self.settings, serve.get_replica_context().replica_id.unique_id)
 
     def check_health(self) -> None:
         """Raise RuntimeError when the engine's thread has ended or is stuck in a step: Ray starts another replica."""
         from .async_engine import FAILED, STUCK
 
-        if self.engine.status in (FAILED, STUCK):
-            raise RuntimeError(f"the engine is {self.engine.status}")
+        if (status := self.service.engine.status) in (FAILED, STUCK):
+            raise RuntimeError(f"the engine is {status}")
 
     async def __del__(self) -> None:
         from .run import STOP_SECONDS
 
-        if hasattr(self, "engine"):
+        if hasattr(self, "service"):
             self.service.close()
-            await self.engine.close(STOP_SECONDS)
-
-
-class Named:
-    """An app whose answers say which replica gave them. Ray's proxy adds the id of a request itself."""
-
-    def __init__(self, app: ASGIApp, replica: str) -> None:
-        self.app, self.replica = app, replica.encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def named(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                others = [header for header in message.get("headers", ()) if header[0] != request_id.HEADER]
-                message["headers"] = [*others, (REPLICA_HEADER, self.replica)]
-            await send(message)
-
-        await self.app(scope, receive, named)
+            await self.service.engine.close(STOP_SECONDS)

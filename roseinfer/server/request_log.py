@@ -11,15 +11,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .errors import CLIENT_GONE
 from .request_id import HEADER, REQUEST_ID, id_of
 
+REPLICA_HEADER = b"x-replica"
+
 
 class RequestLog:
     """An app around the whole other one, so that an answer to a bug has an id as well.
 
-    write: gets a line for each request that has ended; None: no lines are made.
+    write: gets a line for each request that has ended; None: no lines are made. replica: the name of the one that this
+    app belongs to. An answer has it in place of the id, which Ray's proxy adds itself.
     """
 
-    def __init__(self, app: ASGIApp, write: Callable[[str], object] | None = None) -> None:
-        self.app, self._write = app, write
+    def __init__(self, app: ASGIApp, write: Callable[[str], object] | None = None, replica: str | None = None) -> None:
+        self.app, self._write, self._replica = app, write, replica
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -28,12 +31,13 @@ class RequestLog:
         request_id = id_of(scope["headers"])
         REQUEST_ID.set(request_id)
         status, begun = CLIENT_GONE, perf_counter()
+        name, value = (REPLICA_HEADER, self._replica) if self._replica else (HEADER, request_id)
 
         async def identified(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (HEADER, request_id.encode())]
+                message["headers"] = [*message.get("headers", ()), (name, value.encode())]
             await send(message)
 
         try:

@@ -7,7 +7,7 @@ import gc
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -19,10 +19,9 @@ from roseinfer.arguments import counted
 from roseinfer.llm.llm import LLM
 
 from .app import make_app
-from .async_engine import AsyncEngine
 from .connection import connection_class
 from .greeting import greeting, request_for
-from .service import Service
+from .service import Service, Serving
 from .settings import ServerSettings
 
 # Between threads. The engine's would otherwise wait 5 ms for the loop's to give way, the length of many a step.
@@ -32,16 +31,6 @@ STOP_SECONDS = 5  # for the engine's last step to end
 KEEP_ALIVE_SECONDS = 30
 SLOW_SECONDS = 5.0  # of a start, after which it is explained
 SLOW = "still loading: a first start also compiles kernels, once"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Serving:
-    """The model that is served. make_llm: loads it. end_tokens, most_new_tokens: see server.params.Defaults."""
-
-    make_llm: Callable[[], LLM]
-    model_name: str
-    end_tokens: tuple[int, ...] = ()
-    most_new_tokens: int | None = None
 
 
 def serve(serving: Serving, settings: ServerSettings, say: Callable[[str], object]) -> bool:
@@ -120,12 +109,9 @@ class EngineServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         assert sockets, "it is run with one"
         self._url = url_of(sockets[0])
-        serving, settings = self.serving, self.settings
-        self.engine = AsyncEngine(serving.make_llm, settings.max_queue, settings.step_seconds, self._fail)
-        self.service = Service(
-            self.engine, serving.model_name, serving.end_tokens, serving.most_new_tokens, settings.chat_template
-        )
-        self.config.loaded_app = make_app(self.service, settings)
+        self.service = Service(self.serving, self.settings, self._fail)
+        self.engine = self.service.engine
+        self.config.loaded_app = make_app(self.service, self.settings)
         self._loading = asyncio.create_task(self._load(self.service))
         self._at_once = asyncio.Event()
         self.loop = asyncio.get_running_loop()
@@ -155,8 +141,7 @@ class EngineServer(uvicorn.Server):
         begun = self.loop.time()
         slow = self.loop.call_later(SLOW_SECONDS, self.say, SLOW)
         try:
-            await self.engine.start()
-            service.prepare()
+            await service.start()
         except BaseException as failure:
             if not isinstance(failure, asyncio.CancelledError):
                 self._fail(failure)

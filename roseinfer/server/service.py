@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from starlette.requests import Request as HttpRequest
@@ -35,46 +36,44 @@ from .protocol import (
     SamplingBody,
     TokenizeBody,
 )
+from .settings import ServerSettings
 
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Serving:
+    """The model that is served. make_llm: loads it. end_tokens, most_new_tokens: see server.params.Defaults."""
+
+    make_llm: Callable[[], LLM]
+    model_name: str
+    end_tokens: tuple[int, ...] = ()
+    most_new_tokens: int | None = None
+
+
 class Service:
-    """The API on one engine. model_name: as clients ask for it. chat_template: see PromptReader. Rest: see Defaults."""
+    """The API on one engine. on_failure: see AsyncEngine."""
 
     def __init__(
         self,
-        engine: AsyncEngine,
-        model_name: str,
-        end_tokens: tuple[int, ...] = (),
-        most_new_tokens: int | None = None,
-        chat_template: str | None = None,
+        serving: Serving,
+        settings: ServerSettings,
+        on_failure: Callable[[BaseException], object] | None = None,
     ) -> None:
-        self.engine, self.model_name = engine, model_name
-        self._chat_template = chat_template
-        self._end_tokens, self._most_new_tokens = end_tokens, most_new_tokens
+        self.engine = AsyncEngine(serving.make_llm, settings.max_queue, settings.step_seconds, on_failure)
+        self.model_name = serving.model_name
+        self._serving, self._chat_template = serving, settings.chat_template
 
-    # What needs the model is made when it is there: these raise NotServing before.
-
-    @cached_property
-    def prompts(self) -> PromptReader:
-        return PromptReader(self.llm, self._chat_template)
-
-    @cached_property
-    def defaults(self) -> Defaults:
-        return Defaults(self.llm, self._end_tokens, self._most_new_tokens)
-
-    @cached_property
-    def texts(self) -> TokenTexts:
-        return TokenTexts(self.llm.vocabulary)
+    async def start(self) -> None:
+        """Start the engine, and make what needs its model. Raises what loading the model raises."""
+        await self.engine.start()
+        self.prompts = PromptReader(self.llm, self._chat_template)
+        self.defaults = Defaults(self.llm, self._serving.end_tokens, self._serving.most_new_tokens)
+        self.texts = TokenTexts(self.llm.vocabulary)
 
     @property
     def llm(self) -> LLM:
         return self.engine.llm
-
-    def prepare(self) -> None:
-        """Make the prompt reader, the defaults and the tokens' texts before the first request needs them."""
-        _ = self.prompts, self.defaults, self.texts
 
     async def complete(self, body: CompletionBody, http: HttpRequest) -> Response:
         self._check(body)
@@ -145,7 +144,7 @@ class Service:
 
     def close(self) -> bool:
         """Begin no further work for prompts. Return False where a thread is still at work on one."""
-        return "prompts" not in self.__dict__ or self.prompts.close()
+        return not hasattr(self, "prompts") or self.prompts.close()
 
     def require_model(self, name: str | None) -> None:
         """Raise ApiError for the name of another model."""

@@ -21,4 +21,4 @@ def assert_whole(llm: LLM, prompts, wanted, where: str) -> None:
     outputs = llm.generate(prompts[:2], params(2), use_tqdm=False)
     assert [output.outputs[0].token_ids for output in outputs] == [ids[:2] for ids in wanted[:2]], where
     assert_empty(llm.engine, where)
-    assert not llm._live._live, where
+    assert not llm.live._live, where

@@ -122,13 +122,6 @@ def test_no_half_character_is_shown(kind, text):
         assert all(whole.startswith(shown) for shown in grow(kind, ids)[0])
 
 
-def test_a_character_is_shown_with_its_last_byte():
-    ids = tokenizer_of("byte-level").encode("é🦖").ids
-    assert len(ids) >= 5
-    texts, _ = grow("byte-level", ids)
-    assert texts[len(ids) - 2 :] == ["é", "é🦖", "é🦖"]
-
-
 def test_a_run_of_byte_tokens_is_shown_when_it_ends():
     """The tokenizer makes four replacement characters of a face and a byte too many, so the face has to wait."""
     tokenizer = tokenizer_of("llama")
@@ -136,17 +129,6 @@ def test_a_run_of_byte_tokens_is_shown_when_it_ends():
     assert len(face) == 4
     assert grow("llama", [a, *face, a])[0] == ["a", "a", "a", "a", "a", "a😀a", "a😀a"]
     assert grow("llama", [*face, face[0], a])[0][-2:] == ["�����a"] * 2
-
-
-def test_special_tokens_and_unknown_ids_are_no_text():
-    assert grow("bundled", [0, 5000, 0])[0] == [""] * 4
-    assert grow("llama", [1, 2, 5000])[0] == [""] * 4
-
-
-def test_the_first_space_is_dropped_once():
-    a = tokenizer_of("llama").token_to_id("▁a")
-    assert grow("llama", [1, a, a])[0] == ["", "a", "a a", "a a"]
-    assert grow("llama", [a, a], prompt_ids=[1, a])[0] == [" a", " a a", " a a"]
 
 
 # Stop strings

@@ -55,18 +55,6 @@ def test_a_request_that_runs_has_no_reason_yet():
         ({"stop": "o"}, "now", None, ("n", "stop", "o")),
         ({}, "no", "abort", ("no", "abort", None)),
     ],
-    ids=[
-        "length",
-        "end-token",
-        "stop-token",
-        "end-token-within-a-stop",
-        "other-token",
-        "stop",
-        "stop-at-end",
-        "given-back",
-        "sooner",
-        "abort",
-    ],
 )
 def test_why_it_ended(params, letters, sequence_ends, wanted):
     request = request_for(**params)

@@ -146,7 +146,7 @@ def test_it_goes_with_other_changes(llm):
         ({"regex": "\ud800"}, "structured_outputs cannot be followed: .*surrogates not allowed$"),
         (
             {"regex": "a" * 300_001},
-            "structured_outputs cannot be followed: it has 300,001 characters, allowed: at most",
+            "structured_outputs cannot be followed: regex has 300,001 characters, allowed: at most 300,000",
         ),
     ],
     ids=["type", "reference", "regex", "grammar", "itself", "nothing", "start", "surrogate", "in a regex", "long"],

@@ -124,26 +124,15 @@ class Request(threading.Thread):
             self.complete = False
 
 
-class Whole(threading.Thread):
-    """A long answer that is not streamed, read on a thread by the official client. error: what it raised, if it did."""
-
-    def __init__(self, cluster: Cluster, affinity: str) -> None:
-        super().__init__(daemon=True)
-        self.client = openai.OpenAI(base_url=f"{cluster.url}/v1", api_key="unused", timeout=WAIT, max_retries=0)
-        self.headers = {HEADER: affinity}
-        self.error: openai.APIStatusError | None = None
-        self.start()
-
-    def run(self) -> None:
-        body = {"prompt": LONG["prompt"], "max_tokens": LONG["max_tokens"], "extra_body": {"ignore_eos": True}}
-        try:
-            self.client.completions.create(model="tiny", **body, extra_headers=self.headers)
-        except openai.APIStatusError as error:
-            self.error = error
-
-    def ended(self) -> bool:
-        self.join(WAIT)
-        return not self.is_alive()
+def error_of_whole(cluster: Cluster, affinity: str) -> openai.APIStatusError | None:
+    """The error of a long answer that is not streamed, read by the official client."""
+    client = openai.OpenAI(base_url=f"{cluster.url}/v1", api_key="unused", timeout=WAIT, max_retries=0)
+    body = {"prompt": LONG["prompt"], "max_tokens": LONG["max_tokens"], "extra_body": {"ignore_eos": True}}
+    try:
+        client.completions.create(model="tiny", **body, extra_headers={HEADER: affinity})
+    except openai.APIStatusError as error:
+        return error
+    return None
 
 
 @contextmanager

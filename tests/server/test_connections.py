@@ -126,7 +126,9 @@ def locked():
         yield running
 
 
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/models", "/generate", "/live", "/models/tiny/generate"])
+@pytest.mark.parametrize(
+    "path", ["/v1/completions", "/v1/models", "/generate", "/tokenize", "/detokenize", "/live", "/models/tiny/generate"]
+)
 @pytest.mark.parametrize(
     "sent", [None, "", "rose-key", "Bearer", "Bearer rose-ke", "Bearer rose-key2", "Basic rose-key"]
 )

@@ -66,21 +66,6 @@ def test_a_prompt_has_its_log_probabilities(client, offline, stream, as_ids, max
         assert choice["finish_reason"] == (sample.finish_reason if max_tokens else "length")
 
 
-def test_a_loglikelihood_is_the_offline_one(client, offline):
-    """As lm-eval asks for it: the tokens of a context and its continuation, one more that is thrown away."""
-    tokenizer = offline.llm.get_tokenizer()
-    context, continuation = tokenizer.encode("Return a new").ids, tokenizer.encode(" instance of the").ids
-    whole = context + continuation
-    answer = client.completions.create(model="tiny", prompt=[whole], max_tokens=1, logprobs=1, echo=True, temperature=0)
-    found = answer.choices[0].logprobs
-    [output] = offline.llm.generate([whole], SamplingParams(max_tokens=1, prompt_logprobs=1), use_tqdm=False)
-    wanted = [output.prompt_logprobs[place][whole[place]] for place in range(len(context), len(whole))]
-    values, tops = found.token_logprobs[len(context) : -1], found.top_logprobs[len(context) : -1]
-    assert values == pytest.approx([one.logprob for one in wanted])
-    is_greedy = [value == max(top.values()) for value, top in zip(values, tops, strict=True)]
-    assert is_greedy == [one.rank == 1 for one in wanted]
-
-
 def test_special_tokens_of_a_prompt_are_shown_where_they_are_asked_for(client):
     for wish, wanted in ((None, "If"), (True, "If"), (False, "<|endoftext|>If")):
         answer = client.completions.create(

@@ -39,10 +39,6 @@ def test_a_streams_last_event_has_the_whole_text(server, offline):
     assert [event["generated_text"] for event in events] == [None] * (len(events) - 1) + [wanted]
 
 
-def test_it_is_healthy(server):
-    assert server.ask("/health") == (200, {"status": "ready"})
-
-
 def test_metrics_have_vllms_names_and_count(server):
     def metrics():
         _, text, headers = server.exchange("/metrics")

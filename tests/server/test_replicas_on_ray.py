@@ -6,10 +6,11 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
-from replica_processes import LONG, WAIT, Cluster, Request, Whole, replicas
+from replica_processes import LONG, WAIT, Cluster, Request, error_of_whole, replicas
 
 from roseinfer.llm.llm import LLM
 from roseinfer.sequence import SamplingParams
@@ -63,14 +64,15 @@ def test_a_killed_replica_fails_its_requests_alone_and_comes_back(cluster):
     before = cluster.affinities()
     pid = cluster.replica_pids()[0]
     requests = [Request(cluster, affinity) for affinity in before.values() for _ in range(2)]
-    whole = [Whole(cluster, affinity) for affinity in before.values()]
+    pool = ThreadPoolExecutor()
+    whole = [pool.submit(error_of_whole, cluster, affinity) for affinity in before.values()]
     cluster.wait_for(lambda: all(request.has_begun.is_set() for request in requests))
     os.kill(pid, signal.SIGKILL)
     cluster.wait_for(lambda: all(request.complete is not None for request in requests))
     ended = {(request.replica, request.complete) for request in requests}
     failed = {replica for replica, complete in ended if not complete}
     assert len(ended) == 2 and len(failed) == 1, "all requests of one replica failed, and none of the other"
-    lost = [one.error for one in whole if one.ended() and one.error]
+    lost = [error for one in whole if (error := one.result(WAIT))]
     assert [(error.status_code, error.code, error.type) for error in lost] == [(500, "replica_lost", "server_error")]
     _, answer = cluster.ask("/v1/completions", {"prompt": "Return a new", "max_tokens": 2})
     assert answer["usage"]["completion_tokens"] == 2, "the other one goes on"

@@ -37,19 +37,6 @@ def test_a_signal_lets_a_stream_end_and_the_process_with_status_0(number):
             urllib.request.urlopen(f"{url}/health", timeout=DEADLINE)
 
 
-@pytest.mark.nightly
-def test_what_does_not_end_in_time_gets_an_error_and_status_is_0():
-    with serving("tiny", "--drain-seconds", "0") as (process, url):
-        body = {"prompt": "Return a new", "max_tokens": 450, "ignore_eos": True, "stream": True}
-        with ask(f"{url}/v1/completions", body) as answer:
-            answer.readline()
-            process.send_signal(signal.SIGTERM)
-            rest = answer.read().decode()
-        process.communicate(timeout=DEADLINE)
-        assert process.returncode == 0
-        assert "shutting down" in rest or rest.endswith("data: [DONE]\n\n")
-
-
 def test_the_posts_file_serves_with_a_key_from_the_environment(tmp_path):
     path = tmp_path / "server.yaml"
     path.write_text(

@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 from running import DEADLINE
 from served_process import ask, serving
-from test_waits import SLOW_SCHEMA
 
 from roseinfer.paths import TINY
 
@@ -27,7 +26,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not PROC.exists(), reason="fi
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
 LONG = {"prompt": "Return a new", "max_tokens": 450, "ignore_eos": True}
 HELLO = {"messages": [{"role": "user", "content": "If"}]}
-SLOW_GRAMMAR = LONG | {"structured_outputs": {"json": SLOW_SCHEMA}}
 
 
 @pytest.fixture(scope="module")
@@ -115,20 +113,6 @@ def test_a_stopped_template_holds_up_no_end(model, num_signals):
             assert "1 request cut off" in ended(process)
             got, text = chat.result(DEADLINE)
             assert got == 503 and "shutting down" in text
-
-
-@pytest.mark.nightly
-def test_a_grammar_that_is_being_compiled_holds_up_no_end():
-    pytest.importorskip("llguidance")
-    with serving("tiny", "--drain-seconds", "1") as (process, url), ThreadPoolExecutor(8) as pool:
-        answers = [pool.submit(told, url, TEXT, SLOW_GRAMMAR) for _ in range(8)]  # 5 seconds each
-        wait_for_accepted(url, 8)
-        assert told(url, TEXT, {"prompt": "If", "max_tokens": 2})[0] == 200
-        process.send_signal(signal.SIGTERM)
-        said = ended(process)
-        assert " cut off" in said and "every request has ended" not in said
-        found = [one.result(DEADLINE) for one in answers]
-        assert {status for status, _ in found} <= {400, 503} and any("shutting down" in text for _, text in found)
 
 
 @pytest.mark.parametrize("num_signals", [pytest.param(1, marks=pytest.mark.nightly), 2])

@@ -20,13 +20,6 @@ LONG = {"prompt": "Return a new", "max_tokens": 400, "ignore_eos": True}
 SHORT = {"prompt": "If", "max_tokens": 6}
 
 
-def read_all(connection) -> bytes:
-    data = b""
-    while part := connection.recv(65536):
-        data += part
-    return data
-
-
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("when", ["waiting", "running"])
 def test_a_client_that_goes_frees_its_blocks_before_the_next_step(server, when, stream):

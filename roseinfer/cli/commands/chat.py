@@ -79,7 +79,7 @@ class Chat:
         self.llm, self.params, self.template = llm, params, template
         self.system = [{"role": "system", "content": system}] if system is not None else []
         self.num_tokens, self.seconds = 0, 0.0  # of all answers, from a question to the end of its answer
-        llm.template_for(template).source(template)  # there is one
+        llm.chat_template.source(template)  # there is one
         self.begin()
 
     def begin(self) -> None:
@@ -109,7 +109,7 @@ class Chat:
         Its last message alone may still be too long for the model.
         """
         while True:
-            text = self.llm.template_for(self.template).render(self.system + self.said, chat_template=self.template)
+            text = self.llm.chat_template.render(self.system + self.said, chat_template=self.template)
             token_ids = self.llm.prompt_ids(text, add_special_tokens=False)
             if len(token_ids) < self.llm.max_model_len or len(self.said) == 1:
                 return token_ids
