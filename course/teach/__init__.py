@@ -15,17 +15,14 @@ from .journal.predict import predict, reveal
 from .journal.predictions import predictions
 from .journal.progress import progress
 from .lesson00.answer import ask
-from .lesson00.charts import draw_floors, draw_recompute
 from .lesson00.text_race import race_texts
 from .lesson00.token_walk import walk_tokens
 from .lesson01.recompute import Recompute, RecomputeBatch
 from .lesson03.append_picture import draw_append
 from .lesson03.post_counts import append_counts, gather_counts, slice_counts
 from .lesson04.dashboard import dashboard
-from .lesson04.phase_shares import phase_shares
 from .lesson04.pool_picture import draw_pool_gather
 from .lesson05.block_walk_picture import draw_block_walk
-from .lesson06.build_sentences import build_ratio, say_builds
 from .lesson06.schedules import run_schedule
 from .lesson07.attention_ops import attention_launches, attention_ops
 from .lesson07.program_picture import draw_programs
@@ -34,17 +31,15 @@ from .lesson08.seam_picture import draw_seam
 from .lesson09.read_rates import cached_bytes, head_major, read_rates
 from .lesson09.row_reads import count_rows
 from .lesson09.task_picture import walk_tasks
-from .lesson10.change_times import draw_changes, say_changes, time_changes
+from .lesson10.change_times import draw_changes, time_changes
 from .lesson10.row_counts import host_part, rows_in_post_004
 from .lesson10.slot_walk import walk_slots
 from .lesson11.clock_race import draw_clock_race
 from .lesson11.compare_choices import compare_prefills, compare_steps
 from .lesson11.flat_batch_picture import draw_flat_batch
-from .lesson11.logit_bits import say_logit_bits
 from .lesson12.held_out import held_out_texts
-from .lesson12.layer_errors import draw_layer_errors
-from .lesson12.layouts import say_layouts, time_layouts, time_matrices
-from .lesson12.qkv_apart import products_of_a_step, with_qkv_apart
+from .lesson12.layer_errors import layer_errors
+from .lesson12.layouts import time_layouts, time_matrices
 from .lesson12.rounding_grid import walk_rounding
 from .lesson12.text_price import largest_over_median, round_inputs, round_weights, text_price
 from .lesson12.weight_order import draw_weight_order
@@ -54,25 +49,18 @@ from .lesson13.stage_graph import record_decode, show_stage_graph
 from .lesson13.step_operations import count_operations
 from .lesson13.step_speeds import compare_graphs
 from .lesson14.board import walk_board
-from .lesson14.gap_sentences import say_gaps
-from .lesson14.step_time_sentences import say_step_times
-from .lesson14.time_charts import draw_budgets, draw_request_times, draw_step_times
+from .lesson14.time_charts import draw_budgets, draw_step_times
 from .lesson15.cache_charts import draw_first_tokens, draw_hit_rates
 from .lesson15.prefix_tree import walk_prefix_tree
 from .lesson15.stage_requests import request, run_out
 from .lesson15.tree_run import record_tree
-from .lesson16.lane_charts import draw_lanes, draw_lanes_by, draw_overlap_gain
-from .lesson16.lane_race import race_lanes
-from .lesson16.late_device import LateDevice
-from .lesson16.overlap_price import say_overlap_price
-from .lesson16.run_times import time_runs
+from .lesson16.lane_charts import draw_lanes, draw_lanes_by
 from .lesson16.step_lanes import Speeds, record_lanes
 from .lesson17.aborted_run import serve_aborting
 from .lesson17.order_race import race_orders, step_cost
-from .lesson17.policy_charts import draw_blocks_held, draw_times, draw_who_waits
+from .lesson17.policy_charts import draw_times, draw_who_waits
 from .lesson17.queue_order import order_queue
 from .lesson17.simulated_run import simulate
-from .lesson18.barriers import time_barriers
 from .lesson18.melting_timeline import draw_melting
 from .lesson18.operation_times import time_operations
 from .lesson18.own_kernel import with_loops
@@ -88,15 +76,14 @@ from .lesson19.own_draft import with_draft
 from .lesson20.admission_race import at_most, race_admission
 from .lesson20.break_it import break_server
 from .lesson20.load_picture import draw_load
-from .lesson20.loads import compare_loops, draw_knee, load_clients, load_rate, sweep_rates
+from .lesson20.loads import compare_loops, load_clients, load_rate, sweep_rates
 from .lesson20.served import prove_served, say_server_price
 from .lesson20.server import start_server
 from .lesson20.streaming import stream_answer
-from .lesson21.own_layer import with_row_parallel
 from .lesson21.rank_sizes import split_sizes
-from .lesson21.reduce_times import reduce_share, ring_seconds, say_links, time_all_reduces
+from .lesson21.reduce_times import reduce_share, ring_seconds, time_all_reduces
 from .lesson21.split_picture import draw_split
-from .lesson22.contest_cell import ENGINE_ENTRY, run_contest, say_contest
+from .lesson22.contest_cell import ENGINE_ENTRY, run_contest
 from .lesson22.contest_pictures import draw_contest, draw_workload, profile_contest
 from .lesson22.step_counts import compare_policies, count_steps
 from .lesson23.launch_counts import count_launches, least_times
@@ -109,11 +96,10 @@ from .lessona1.hidden_states import prove_hidden_states
 from .lessona1.layer_picture import walk_layer
 from .lessona1.recorded_heads import record_heads
 from .lessona1.rotation_chart import draw_rotations
-from .lessona2.profiler_cost import say_profiler_cost
 from .lessona2.read_runs import trace_reads
-from .lessona2.reads_picture import walk_reads, work_out_reads
+from .lessona2.reads_picture import walk_reads
 from .lessona2.self_time_picture import walk_self_time
-from .lessona3.program_times import say_programs, time_programs
+from .lessona3.program_times import time_programs
 from .lessona3.rung_picture import draw_rung
 from .lessona3.rung_record import record_rung
 from .measure.compare_shapes import compare_shapes, sql
@@ -127,18 +113,15 @@ from .measure.ready_batch import ready_batch
 from .measure.recorded import recorded, recorded_kernels, recorded_online, recorded_trace
 from .measure.request_loops import PromptByPrompt, StaticBatches
 from .measure.request_run import Run, record_run, work
-from .measure.roofline import roofline
+from .measure.roofline import Roofline as roofline
 from .measure.speed_sentences import say_speeds, speed_ratio
-from .measure.step_bars import draw_step_parts
-from .measure.table_price import table_price
 from .notebook_setup import device, setup
 from .source.course_map import course_map
 from .source.functions import show_source
 from .source.recorded_code import show_graph
 from .source.side_by_side import side_by_side
 from .source.stages import show_diff, show_stage
-from .views.block_schedule import Schedule, record_schedule
-from .views.block_view import block_view, walk_blocks
+from .views.block_view import walk_blocks
 from .views.engine_page import engine_page
 from .views.gather_picture import draw_gather
 from .views.lines_chart import draw_lines

@@ -1,7 +1,7 @@
 """The learner's own record: a line of JSON for each attempt and each guess, in a file that is only appended to.
 
 A line is one write to a file opened for appending. So notebooks that are open at once never lose each other's lines,
-and nothing is locked. What cannot be written or read is reported once, and the lesson goes on.
+and nothing is locked. A file that cannot be written or read is reported once, and the lesson goes on.
 """
 
 from __future__ import annotations
@@ -40,19 +40,14 @@ def note_guess(label: str, guess: float, measured: float | None = None) -> None:
 
 
 def entries() -> list[Entry]:
-    """Read all attempts and guesses, oldest first. A damaged file is reported and set aside; its sound lines stay."""
+    """Read all attempts and guesses, oldest first. A line that cannot be read, because it was cut off, is left out."""
     try:
         path = place()
-        if path is None or not path.exists():
-            return []
-        lines = [line for line in path.read_bytes().splitlines() if line.strip()]
+        lines = [] if path is None or not path.exists() else path.read_bytes().splitlines()
     except (OSError, RuntimeError) as error:  # RuntimeError: pathlib finds no home folder
         _warn_once(f"your progress cannot be read: {error}")
         return []
-    parsed = [_parse(line) for line in lines]
-    if None in parsed:
-        _rewrite(path, [line for line, entry in zip(lines, parsed, strict=True) if entry], parsed.count(None))
-    return [entry for entry in parsed if entry]
+    return [entry for line in lines if (entry := _parse(line))]
 
 
 def clear() -> Path | None:
@@ -60,7 +55,10 @@ def clear() -> Path | None:
     path = place()
     if path is None or not path.exists():
         return None
-    return _set_aside(path, "before-reset")
+    names = (path.with_name(f"{path.stem}.before-reset-{i}{path.suffix}") for i in itertools.count(1))
+    aside = next(name for name in names if not name.exists())
+    os.replace(path, aside)
+    return aside
 
 
 def _add(entry: Entry) -> None:
@@ -97,25 +95,6 @@ def _parse(line: bytes) -> Entry | None:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _rewrite(path: Path, sound: list[bytes], damaged: int) -> None:
-    """Set the file aside and write its sound lines into a new one."""
-    try:
-        aside = _set_aside(path, "damaged")
-        with open(path, "ab", buffering=0) as file:  # appended to: another notebook may have begun it meanwhile
-            file.write(b"".join(b"\n" + line for line in sound))
-        how = f"it is set aside as {aside.name}, and what can be read is kept"
-    except OSError as error:
-        how = f"it cannot be set aside: {error}"
-    _warn_once(f"{path} is damaged ({damaged} of {damaged + len(sound)} lines cannot be read); {how}")
-
-
-def _set_aside(path: Path, why: str) -> Path:
-    names = (path.with_name(f"{path.stem}.{why}-{i}{path.suffix}") for i in itertools.count(1))
-    aside = next(name for name in names if not name.exists())
-    os.replace(path, aside)
-    return aside
 
 
 @functools.cache

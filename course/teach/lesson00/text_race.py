@@ -9,23 +9,19 @@ from math import ceil
 
 from tokenizers import Tokenizer
 
-from course.display.board import EDGE, WIDTH, Board, Cell, Frame, Panel, flow
+from course.display.board import Board, Cell, Frame, Panel, flow
 from roseinfer.arguments import counted
 from roseinfer.bench.contenders import StageContender
 from roseinfer.bench.interleave import Run, interleaved
 from roseinfer.bench.ladder import check_stages
 from roseinfer.display.figure import PALETTE
-from roseinfer.generate import decode_step
 from roseinfer.models import Model
-from roseinfer.profiling import bytes_copied, decode_floor
 from roseinfer.stage import Stage
 
 RUNS = 3
 MOMENTS, FRAME_MS = 40, 200  # frames of the race, and how long one is shown: 8 s in all
 WRITTEN = Cell(0, 0, "new tokens", PALETTE[0])
 PROMPT = Cell(0, 0, "prompt", PALETTE[1])
-READ = Cell(0, 0, "read, as any stage must", EDGE, outline="none")
-COPIED = Cell(0, 0, "copied by the stage itself", PALETTE[5], outline="none")
 
 
 class TextRace(Board):
@@ -36,17 +32,11 @@ class TextRace(Board):
 
 @dataclass(frozen=True)
 class Lane:
-    """One stage's run. Each list has an entry per token: when it is ready, its text, and the bytes moved up to it.
-
-    needed: bytes of weights and cache, read once in each step. copied: bytes that the stage itself copies, read and
-    written.
-    """
+    """One stage's run: when each token of a sequence is ready, and its text."""
 
     name: str
     ends_ms: list[float]
     pieces: list[str]
-    needed: list[int]
-    copied: list[int]
 
 
 def race_texts(
@@ -61,8 +51,7 @@ def race_texts(
     """Show the text of one of batch_size equal requests as each stage writes it, at its measured speed.
 
     Each stage runs once to warm up, then three times in turn; the median run is shown, slowed down so that the slowest
-    stage takes about 8 seconds. Below a text: the batch's tokens so far, tokens per second of the whole run, and the
-    bytes moved so far.
+    stage takes about 8 seconds. Above a text: the batch's tokens so far, and tokens per second of the whole run.
     Raises ValueError for a bad argument, and for a stage whose times mean nothing on this device.
     """
     check_stages(stages)
@@ -73,10 +62,7 @@ def race_texts(
     entrants = {stage.name: StageContender(stage, model, [prompt_ids] * batch_size, max_new_tokens) for stage in stages}
     samples = interleaved({name: _runner(entrant) for name, entrant in entrants.items()}, repeats=RUNS, warmup=1)
     runs = {name: sorted(own, key=_seconds)[RUNS // 2] for name, own in samples.items()}
-    lanes = [
-        Lane(name, _ends(runs[name]), _pieces(tokenizer, prompt_ids, runs[name].outputs[0]), *_sums(entrants[name]))
-        for name in entrants
-    ]
+    lanes = [Lane(name, _ends(run), _pieces(tokenizer, prompt_ids, run.outputs[0])) for name, run in runs.items()]
     outputs = [run.outputs for run in runs.values()]
     is_same = all(own == outputs[0] for own in outputs)
     text = (
@@ -89,7 +75,7 @@ def race_texts(
         text,
         label="moment",
         shown=ceil(MOMENTS * min(ends) / max(ends)),
-        legend=(PROMPT, WRITTEN, READ, COPIED),
+        legend=(PROMPT, WRITTEN),
         frame_ms=FRAME_MS,
         alt=_told(lanes, batch_size),
     )
@@ -98,35 +84,28 @@ def race_texts(
 
 
 def race_frames(lanes: Sequence[Lane], prompt: str, batch_size: int) -> list[Frame]:
-    """Draw the moments of the slowest stage's run: what each stage has written by then, and the bytes that it moved."""
+    """Draw the moments of the slowest stage's run: what each stage has written by then."""
     last = max(lane.ends_ms[-1] for lane in lanes)
-    most = max(lane.needed[-1] + lane.copied[-1] for lane in lanes)
     slower = MOMENTS * FRAME_MS / last
     speed = f"slowed down {slower:,.1f} times" if slower >= 1 else f"{1 / slower:,.1f} times as fast as measured"
     moments = [last * moment / MOMENTS for moment in range(MOMENTS + 1)]
     return [
         Frame(
-            [panel for lane in lanes for panel in _panels(lane, now, prompt, batch_size, most)],
+            [_panel(lane, now, prompt, batch_size) for lane in lanes],
             f"{now:,.0f} of {last:,.0f} ms, {speed}",
         )
         for now in moments
     ]
 
 
-def _panels(lane: Lane, now: float, prompt: str, batch_size: int, most: int) -> tuple[Panel, Panel]:
-    """Show a lane's text and its bytes. The speed is that of the whole run: few tokens have waited for a prefill."""
+def _panel(lane: Lane, now: float, prompt: str, batch_size: int) -> Panel:
+    """Show a lane's text. The speed is that of the whole run: few tokens have waited for a prefill."""
     made, length = sum(end <= now for end in lane.ends_ms), len(lane.ends_ms)
     shown = [piece.replace("\n", "⏎").replace(" ", "␣") for piece in lane.pieces]
     text = flow([replace(PROMPT, text=prompt), *(replace(WRITTEN, text=piece) for piece in shown)])
     speed = f"{1e3 * batch_size * length / lane.ends_ms[-1]:,.0f} tok/s, {lane.ends_ms[-1]:,.0f} ms"
     title = f"{lane.name}: {made * batch_size:,} of {length * batch_size:,} tokens; whole run {speed}"
-    needed, copied = (sums[made - 1] if made else 0 for sums in (lane.needed, lane.copied))
-    told = f"{needed / 1e6:,.0f} MB of weights and cache read, {copied / 1e6:,.0f} MB copied"
-    bars = [
-        replace(READ, text="", width=needed / most),
-        replace(COPIED, text="", column=needed / most, width=copied / most),
-    ]
-    return replace(text, cells=text.cells[: 1 + made], title=title), Panel(bars, told, cell=(WIDTH, 14), room=(1, 1))
+    return replace(text, cells=text.cells[: 1 + made], title=title)
 
 
 def _runner(entrant: StageContender) -> Callable[[], Run]:
@@ -146,19 +125,6 @@ def _pieces(tokenizer: Tokenizer, prompt_ids: Sequence[int], output_ids: Sequenc
     """Return the text of each token; joined they are the whole text, even where a character has several tokens."""
     texts = [tokenizer.decode([*prompt_ids, *output_ids[:n]]) for n in range(len(output_ids) + 1)]
     return [after[len(before) :] for before, after in zip(texts, texts[1:], strict=False)]
-
-
-def _sums(entrant: StageContender) -> tuple[list[int], list[int]]:
-    """Sum up the bytes that are needed, and those that the stage copies, up to each token; leave out the prefill's."""
-    stage, seqs = entrant.at_step(0)
-    config, dtype = entrant.model.config, entrant.model.dtype
-    needed, copied = [0], [0]
-    for _ in range(entrant.params.most_tokens - 1):
-        floor = decode_floor(config, [len(seq) for seq in seqs], dtype)
-        own = bytes_copied(lambda: decode_step(stage, seqs))
-        needed.append(floor.weight_bytes + floor.kv_bytes)
-        copied.append(2 * own.copied + own.filled)
-    return list(accumulate(needed)), list(accumulate(copied))
 
 
 def _told(lanes: Sequence[Lane], batch_size: int) -> str:

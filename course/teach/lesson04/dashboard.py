@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import html
-import threading
 import traceback
 from collections.abc import Callable, Sequence
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets
@@ -18,20 +16,14 @@ from roseinfer.models.shapes import RANDOM_SHAPES
 from roseinfer.stage import Stage
 
 from .dashboard_chart import RunChart
-from .dashboard_panel import IDLE, RunTable, progress, rows_of
+from .dashboard_panel import IDLE, RunTable, progress
 from .live_run import DTYPE_NAMES, LiveRun, RunSettings
 
 if TYPE_CHECKING:
     from IPython.display import DisplayHandle
 
-    from roseinfer.profiling.clock import Clock
-
-    from .live_batch import Lane
 
 MODELS = ("tiny", *(f"random:{name}" for name in RANDOM_SHAPES))
-ALREADY = "This panel is decoding already: press Stop first."
-RESULTS_SECONDS = 0.5  # between two drawings of table and chart, which are a message of some 50 kB
-NOTHING_TO_PIN = "There is nothing to pin yet: press Start first."
 
 
 def dashboard(
@@ -42,36 +34,30 @@ def dashboard(
     prompt_len: int = 16,
     max_new_tokens: int = 128,
     dtype: str = "float32",
-    repeat: bool = False,
 ) -> Dashboard:
     """Make a panel in which you choose some of `stages` (classes from a cell too) and watch them decode in turn.
 
-    The other arguments are what the panel starts with; the first stage is selected. repeat: start again with the first
-    stage, until Stop. Nothing runs before Start. Raises ValueError for a bad argument.
+    The other arguments are what the panel starts with; the first stage is selected. Nothing runs before Start, and the
+    stages take turns until Stop. Raises ValueError for a bad argument.
     """
     chosen: tuple[Any, ...] = tuple(stages) if isinstance(stages, (list, tuple)) else (stages,)
-    return Dashboard(RunSettings(chosen, model, batch_size, prompt_len, max_new_tokens, dtype, repeat))
+    return Dashboard(RunSettings(chosen, model, batch_size, prompt_len, max_new_tokens, dtype))
 
 
 class Dashboard(ipywidgets.VBox):
-    """Panel of `dashboard`. Its repr says what it was made with; start, stop, pin and wait do what its buttons do.
+    """Panel of `dashboard`. Its repr says what it was made with; start and stop do what its buttons do.
 
-    It decodes in a background thread, so other cells can be run meanwhile. The panel reports a bad choice. Start stops
-    a run that another panel of this kernel has under way, but not one of this panel.
+    It decodes in a background thread, so other cells can be run meanwhile. The panel reports a bad choice. Start ends a
+    run that is under way, of this panel or of another one of this kernel.
     """
 
-    def __init__(self, settings: RunSettings, clock: Clock = perf_counter) -> None:
+    def __init__(self, settings: RunSettings) -> None:
         self._settings = settings
-        self._clock = clock
-        self._guard = threading.Lock()  # handlers and the run's thread both draw
         self.run: LiveRun | None = None
-        self.baseline: Lane | None = None
         self._table, self._chart = RunTable(), RunChart()
         self._shown: list[tuple[RunTable | RunChart, DisplayHandle]] = []  # in a notebook
-        self._drawn_at = float("-inf")
-        self._message = ipywidgets.HTML()
-        self._live = ipywidgets.HTML(IDLE)
-        super().__init__([self._controls(), self._message, self._live])
+        self.live = ipywidgets.HTML(IDLE)  # where the run stands, a refusal or an error
+        super().__init__([self._controls(), self.live])
 
     def __repr__(self) -> str:
         stages = self._settings.stages
@@ -85,51 +71,18 @@ class Dashboard(ipywidgets.VBox):
         self._shown += [(view, handle) for view, handle in shown if handle is not None]
 
     def start(self) -> None:
-        """Decode with the current choices. While this panel's run is under way, the panel refuses."""
-        with self._guard:
-            if self.run is not None and self.run.running:
-                self._say(ALREADY)
-                return
-            try:
-                settings = self._chosen()
-            except ValueError as error:
-                self._say(str(error))
-                return
-            self._say("")
-            self.run = LiveRun(settings, self._on_report, self._clock)
+        """Decode with the current choices."""
+        try:
+            self.run = LiveRun(self._chosen(), self._on_report)
+        except ValueError as error:
+            self.live.value = f"<div>{html.escape(str(error))}</div>"
+        else:
             self.run.start()
 
     def stop(self) -> None:
-        """End the run after the step that is under way; its blocks are freed."""
-        with self._guard:
-            if self.run is not None and self.run.running:
-                self._say("Stopping after this step.")
-                self.run.stop()
-
-    def pin(self) -> None:
-        """Pin as baseline the current (or last) stage's latest whole batch, or its batch so far if none is whole."""
-        with self._guard:
-            if self.run is None or self.run.current is None or not self.run.current.steps:
-                self._say(NOTHING_TO_PIN)
-                return
-            current = self.run.current
-            self.baseline = self.run.finished.get(current.name, current).pinned()
-            self._draw_results(self.run)
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the run is over. Returns False if it is not after timeout seconds. An interrupt stops the run."""
-        if self.run is None:
-            return True
-        try:
-            return self.run.wait(timeout)
-        except KeyboardInterrupt:
+        """End the run after the step that is under way."""
+        if self.run is not None:
             self.run.stop()
-            raise
-
-    @property
-    def message(self) -> str:
-        """The panel's line for a refusal or an error, as HTML."""
-        return self._message.value
 
     def _chosen(self) -> RunSettings:
         if not self.stages.value:
@@ -141,30 +94,17 @@ class Dashboard(ipywidgets.VBox):
             self.prompt_len.value,
             self.max_new_tokens.value,
             self.dtype.value,
-            self.repeat.value,
         )
 
     def _on_report(self, run: LiveRun) -> None:
-        with self._guard:
-            if run is not self.run:
-                return  # its panel has started another one
-            if not run.running or self._clock() - self._drawn_at >= RESULTS_SECONDS:
-                self._draw_results(run)
-            self._live.value = progress(run)
-            self._start.disabled, self._stop.disabled = run.running, not run.running
-            if not run.running:
-                self._message.value = _failure(run.error) if run.error else ""
-
-    def _draw_results(self, run: LiveRun) -> None:
-        if rows := rows_of(run, self.baseline):
-            self._table.show(run, rows, self.baseline)
-            self._chart.show(rows, self.baseline)
+        if run is not self.run:
+            return  # its panel has started another one
+        if run.shown:
+            self._table.show(run)
+            self._chart.show(run.shown)
             for view, shown in self._shown:
                 shown.update(view)
-        self._drawn_at = self._clock()
-
-    def _say(self, text: str) -> None:
-        self._message.value = f"<div>{html.escape(text)}</div>" if text else ""
+        self.live.value = progress(run) + (_failure(run.error) if run.error else "")
 
     def _controls(self) -> ipywidgets.HBox:
         s = self._settings
@@ -179,7 +119,6 @@ class Dashboard(ipywidgets.VBox):
         self.batch_size = ipywidgets.IntText(s.batch_size, description="batch_size")
         self.prompt_len = ipywidgets.IntText(s.prompt_len, description="prompt_len")
         self.max_new_tokens = ipywidgets.IntText(s.max_new_tokens, description="max_new_tokens")
-        self.repeat = ipywidgets.Checkbox(s.repeat, description="again until Stop", indent=False)
         for field, label_width, width in (
             (self.stages, "4em", "19em"),
             (self.model, "4em", "16em"),
@@ -189,14 +128,9 @@ class Dashboard(ipywidgets.VBox):
             (self.max_new_tokens, "9em", "15em"),
         ):
             field.style.description_width, field.layout.width = label_width, width
-        self._start = _button("Start", "play", self.start)
-        self._stop = _button("Stop", "stop", self.stop)
-        self._stop.disabled = True
-        pin = _button("Pin as baseline", "thumb-tack", self.pin)
-        buttons = ipywidgets.VBox([ipywidgets.HBox([self._start, self._stop]), pin, self.repeat])
-        buttons.layout.align_items = "flex-start"
+        buttons = _button("Start", "play", self.start), _button("Stop", "stop", self.stop)
         sizes = ipywidgets.VBox([self.batch_size, self.prompt_len, self.max_new_tokens])
-        box = ipywidgets.HBox([self.stages, ipywidgets.VBox([self.model, self.dtype]), sizes, buttons])
+        box = ipywidgets.HBox([self.stages, ipywidgets.VBox([self.model, self.dtype]), sizes, *buttons])
         box.layout.flex_flow = "row wrap"
         return box
 

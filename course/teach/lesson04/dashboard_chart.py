@@ -35,26 +35,23 @@ class RunChart(Chart):
             tooltip=["stage:N", "phase:N", alt.Tooltip("ms:Q", format=".3f")],
         )
         speeds = alt.Chart(alt.NamedData("speeds"), width=240, height=180).mark_line()
-        dashes = alt.Scale(domain=[False, True], range=[[1, 0], [6, 4]])
         speeds = speeds.encode(
             alt.X("step:Q", title="decode step"),
             alt.Y("speed:Q", title="tok/s", axis=alt.Axis(format=",.0f")),
             color=alt.Color("stage:N", sort=None, legend=legend(2)),
-            strokeDash=alt.StrokeDash("baseline:N", scale=dashes, legend=None),
             tooltip=["stage:N", "step:Q", alt.Tooltip("speed:Q", title="tok/s", format=",.0f")],
         )
         super().__init__(alt.hconcat(phases, speeds).resolve_scale(color="independent"), TEXT)
         self._palette = self.spec["hconcat"][0]["encoding"]["color"]["scale"]
 
-    def show(self, lanes: list[tuple[Lane, str]], baseline: Lane | None) -> None:
-        """Put the numbers of these lanes, each with its label, into the chart. The line of `baseline` is dashed."""
+    def show(self, lanes: list[Lane]) -> None:
+        """Put the numbers of these lanes into the chart."""
         phases, speeds = [], []
-        for lane, label in lanes:
+        for lane in lanes:
             for phase, seconds in lane.phase_seconds().items():
-                phases.append({"stage": label, "phase": phase, "ms": 1e3 * seconds})
+                phases.append({"stage": lane.name, "phase": phase, "ms": 1e3 * seconds})
             for step in range(1, len(lane.steps) + 1, EVERY):
-                speed = round(lane.speed_at(step), 1)
-                speeds.append({"stage": label, "step": step, "speed": speed, "baseline": lane is baseline})
+                speeds.append({"stage": lane.name, "step": step, "speed": round(lane.speed_at(step), 1)})
         names = [*COLOURS, *dict.fromkeys(row["phase"] for row in phases if row["phase"] not in COLOURS)]
         for row in phases:
             row["place"] = names.index(row["phase"])

@@ -1,12 +1,11 @@
-"""What a live run keeps of one batch of one stage: its steps, its spans, its blocks, and what follows from them."""
+"""What a live run keeps of one batch of one stage: its steps, their phases, and what follows from them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import median
 
-from roseinfer.profiling.clock import Clock
 from roseinfer.profiling.span_times import SpanTimes, TimedSpan
 from roseinfer.profiling.traces.phases import DECODE
 
@@ -21,9 +20,9 @@ PHASES = {
 UNLABELLED = "unlabelled"
 
 
-def step_spans(clock: Clock) -> SpanTimes:
+def step_spans() -> SpanTimes:
     """Make a listener to the spans directly inside a decode step."""
-    return SpanTimes(lambda name, around: around == DECODE, clock)
+    return SpanTimes(lambda name, around: around == DECODE)
 
 
 def phase_seconds(spans: Iterable[TimedSpan]) -> dict[str, float]:
@@ -47,29 +46,17 @@ class Step:
 class Lane:
     """One batch of one stage. floor: maps a context length to the least seconds that its decode step can take.
 
-    Every number is that of the median step so far, so that one slow step changes none of them. Blocks are those of the
-    fullest layer. caveat: why the times mean nothing; None if they do.
+    Every number is that of the median step so far, so that one slow step changes none of them. caveat: why the times
+    mean nothing; None if they do.
     """
 
     name: str
-    settings: str
     batch_size: int
     prompt_len: int
     num_steps: int
-    num_blocks: int
     floor: Callable[[int], float]
     caveat: str | None = None
-    blocks_held: int = 0
     steps: list[Step] = field(default_factory=list)
-    wall_seconds: float = 0.0  # from the first step's start, with what went on between steps
-
-    @property
-    def finished(self) -> bool:
-        return len(self.steps) == self.num_steps
-
-    def pinned(self) -> Lane:
-        """Copy the lane as it is now; the copy does not change while the run goes on."""
-        return replace(self, steps=list(self.steps))
 
     def step_seconds(self) -> float:
         return median(step.seconds for step in self.steps)

@@ -1,11 +1,9 @@
-"""time_changes, draw_changes and say_changes: what each of stage 10's five changes gains in a decode step."""
+"""time_changes and draw_changes: what each of stage 10's five changes gains in a decode step."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import pairwise
 from statistics import median, quantiles
 
 from roseinfer.bench.interleave import interleaved
@@ -18,7 +16,6 @@ from roseinfer.stage import Stage
 
 from ..measure.progress_bar import progress_bar
 from ..measure.ready_batch import ready_batch
-from ..views.said import Said, say
 from .five_changes import BUFFER, five_changes
 
 LABELS, BAR, WARM_UP = 180, 30, 5  # pixels, pixels, steps
@@ -62,30 +59,3 @@ def draw_changes(times: Times) -> Chart:
     text = f"decode step of {first}, and with one more change each: {', '.join(more)}"
     told = [f"{name} {1e3 * median(seconds):.2f} ms" for name, seconds in times.items()]
     return Chart(drawn, text, f"{text}; {', '.join(told)}")
-
-
-def say_changes(times: Times) -> Said:
-    """Say what each change saves or costs, from a comparison of the steps of the same turn.
-
-    A change makes a difference where the interval of the median ratio, 95% sure, does not include 1.
-    """
-    sentences = []
-    for (_, old), (after, new) in pairwise(times.items()):
-        low, high = interval([a / b for a, b in zip(old, new, strict=True)])
-        saved = 1e3 * median(a - b for a, b in zip(old, new, strict=True))
-        verdict = "no clear difference"
-        if low > 1 or high < 1:
-            verdict = "faster" if low > 1 else "slower"
-        sentences.append(
-            f"**{after}**: {verdict}, {abs(saved):.2f} ms {'less' if saved > 0 else 'more'} in the median turn."
-        )
-    first, *_, last = (median(seconds) for seconds in times.values())
-    whole = f"All five: {1e3 * first:.2f} ms before, {1e3 * last:.2f} ms after, ×{first / last:.2f}."
-    return say("what each of the five changes saves in a decode step", *sentences, whole)
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the two order statistics between which the median lies, 95% sure, whatever the distribution."""
-    ordered, half = sorted(values), math.sqrt(len(values))
-    middle = (len(values) - 1) / 2
-    return ordered[max(0, math.floor(middle - half))], ordered[min(len(values) - 1, math.ceil(middle + half))]

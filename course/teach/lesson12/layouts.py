@@ -19,14 +19,11 @@ from roseinfer.profiling.floors import passes
 
 from ..measure import freed_memory
 from ..views.rows_table import table
-from ..views.said import Said, say
 
 SECONDS = 0.1  # to time one thing
 USUAL_ROWS = 16  # of x: a hint to oneDNN, as in stage 12
 LAYOUTS = "float32, row by row", "float32, packed", "bfloat16, packed", "8 bits"
-BASE, BFLOAT16, EIGHT_BITS = LAYOUTS[1:]
-CLOSE = 1.1
-Product = Callable[[Tensor], Tensor]
+EIGHT_BITS = LAYOUTS[-1]
 
 
 def time_matrices(model: GPT2) -> Table:
@@ -89,32 +86,6 @@ def time_layouts(model: GPT2, num_rows: Iterable[int]) -> Table:
     live = [_column(n) for n in num_rows]
     formats = {"bytes": "{:,}", "flops per byte": "{:.2f}"} | dict.fromkeys(live, "{:.2f}")
     return table(rows, live, "The MLPs of all layers, ms", formats=formats)
-
-
-def say_layouts(timed: Table) -> Said:
-    """Compare bfloat16 and 8 bits with packed float32, from the table of time_layouts, and the gain at its ends."""
-    ms = timed.df.set_index("layout")
-    columns = [name for name in ms.columns if name.endswith((" row", " rows"))]
-    gains, halves = (
-        {name: float(ms.at[BASE, name] / ms.at[layout, name]) for name in columns} for layout in (EIGHT_BITS, BFLOAT16)
-    )
-    first, last = columns[0], columns[-1]
-    if gains[last] * CLOSE < gains[first]:
-        verdict = f"Fewer bytes gain less with {last} than with {first}"
-    elif gains[last] > CLOSE * gains[first]:
-        verdict = f"Here fewer bytes gain more with {last} than with {first}"
-    else:
-        verdict = f"Here fewer bytes gain as much with {last} as with {first}"
-    slower = [name for name, gain in gains.items() if gain * CLOSE < 1]
-    loss = f"8 bits are slower with {', '.join(slower)}" if slower else "8 bits are slower at none of these sizes"
-    return say(
-        "8 bits and bfloat16 against packed float32",
-        *(
-            f"{layout} against packed float32: {', '.join(f'{name} ×{gain:.1f}' for name, gain in of.items())}."
-            for layout, of in (("8 bits", gains), ("bfloat16", halves))
-        ),
-        f"**{verdict}. {loss}.**",
-    )
 
 
 def best_ms(run: Callable[[], object]) -> float:

@@ -5,40 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from course.display.board import Board, Cell, Frame, Panel
-from roseinfer.arguments import require_count
 from roseinfer.display.figure import PALETTE
 
+NUM_ROWS, WIDTH, BLOCK = 8, 8, 4
 
-def draw_weight_order(num_rows: int = 8, width: int = 8, block: int = 4) -> Board:
-    """Draw each number's place in memory on a matrix [num_rows, width]: row by row in one panel, packed in another.
 
-    Packed: blocks of `block` rows, column by column inside a block.
-    Raises ValueError for a size below 1, or num_rows that `block` does not divide.
+def draw_weight_order() -> Board:
+    """Draw each number's place in memory on a matrix: row by row in one panel, packed in another.
+
+    Packed: blocks of BLOCK rows, column by column inside a block.
     """
-    for name, value in (("num_rows", num_rows), ("width", width), ("block", block)):
-        require_count(name, value, at_least=1)
-    if num_rows % block:
-        raise ValueError(f"num_rows={num_rows} must be a multiple of block={block}")
     places = {
-        "row by row": lambda row, column: row * width + column,
-        f"packed: {block} rows at a time": lambda row, column: (
-            row // block * block * width + column * block + row % block
+        "row by row": lambda row, column: row * WIDTH + column,
+        f"packed: {BLOCK} rows at a time": lambda row, column: (
+            row // BLOCK * BLOCK * WIDTH + column * BLOCK + row % BLOCK
         ),
     }
-    panels = [_panel(f"{title}; [output, input]", place, num_rows, width) for title, place in places.items()]
+    panels = [_panel(f"{title}; [output, input]", place) for title, place in places.items()]
     text = (
-        f"A matrix of {num_rows} outputs and {width} inputs, each weight with its place in memory. Row by row, the "
-        f"{block} weights of one input for outputs 0 to {block - 1} lie {width} apart; packed, they lie side by side."
+        f"A matrix of {NUM_ROWS} outputs and {WIDTH} inputs, each weight with its place in memory. Row by row, the "
+        f"{BLOCK} weights of one input for outputs 0 to {BLOCK - 1} lie {WIDTH} apart; packed, they lie side by side."
     )
     return Board([Frame(panels)], text)
 
 
-def _panel(title: str, place: Callable[[int, int], int], num_rows: int, width: int) -> Panel:
+def _panel(title: str, place: Callable[[int, int], int]) -> Panel:
     """Draw a matrix in which a weight has a deeper colour the later it lies in memory."""
     cells = [
-        Cell(row, column, at, PALETTE[0], strength=0.05 + 0.5 * at / (num_rows * width))
-        for row in range(num_rows)
-        for column in range(width)
+        Cell(row, column, at, PALETTE[0], strength=0.05 + 0.5 * at / (NUM_ROWS * WIDTH))
+        for row in range(NUM_ROWS)
+        for column in range(WIDTH)
         for at in [place(row, column)]
     ]
-    return Panel(cells, title, range(num_rows), range(width), cell=(38, 30))
+    return Panel(cells, title, range(NUM_ROWS), range(WIDTH), cell=(38, 30))

@@ -1,22 +1,20 @@
-"""Pictures of the times in recorded runs: one request's own, steps by their size, and throughput against latency."""
+"""Pictures of the times in recorded runs: steps by their size, and throughput against latency."""
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from roseinfer.display.chart import INK, PAGE_WIDTH, SEAM, Chart, csv_data
+from roseinfer.display.chart import PAGE_WIDTH, Chart, csv_data
 from roseinfer.display.figure import PALETTE
 from roseinfer.display.labels import BESIDE, budget_labels
 
 from ..measure.request_run import PROMPT, RECOMPUTED, Run, RunStep
-from ..views.run_charts import TIME, WIDTH, cold_text, require_runs, span_colours, spans_of
+from ..views.run_charts import WIDTH, cold_text, require_runs
 
 if TYPE_CHECKING:
     import altair
 
 MS = 1e3
-LANE = 22
 # p90 of a step, since in a short load most tokens come from steps without a prompt, whatever the budget. The longest
 # ITL, since a short load has too few for a p99.
 CURVES = {"latency": ("p90", "time of a step, p90 (ms)"), "itl": ("max", "longest ITL (ms)")}
@@ -24,56 +22,6 @@ WITH_PROMPT, REPLAYED, CAPTURED = "with a prompt", "decode only; replayed", "dec
 LOOKS = {WITH_PROMPT: (PALETTE[1], "circle"), REPLAYED: (PALETTE[0], "triangle"), CAPTURED: (PALETTE[3], "cross")}
 BEYOND = 1.15  # of the largest value, for what stands beside it
 BUDGETS_WIDTH, BUDGETS_HEIGHT = PAGE_WIDTH // 2 - 90, 220
-
-
-def draw_request_times(run: Run, request: int) -> Chart:
-    """Draw a request's life, and below it each of its times from where it begins to where it ends."""
-    import altair as alt
-    import pandas as pd
-
-    require_runs((run,))
-    if not isinstance(request, int) or not 0 <= request < len(run.requests):
-        raise ValueError(f"request must be a place among the arrivals, 0 to {len(run.requests) - 1}, got {request!r}")
-    times = run.requests[request].times
-    bars = [("waiting_time", times.arrival, times.first_scheduled), ("ttft", times.arrival, times.steps[0].finish)]
-    bars += [("itl, each", before.finish, after.finish) for before, after in pairwise(times.steps)]
-    if len(times.steps) > 1:
-        bars.append(("tpot, their mean", times.steps[0].finish, times.steps[-1].finish))
-    bars.append(("e2e_latency", times.arrival, times.steps[-1].finish))
-    spans = spans_of(run, request)
-    lanes = ["the request", *dict.fromkeys(name for name, *_ in bars)]
-    y = alt.Y("lane:N", sort=lanes, title=None, scale=alt.Scale(domain=lanes))
-    end = alt.Scale(domain=[times.arrival, times.steps[-1].finish], nice=False)
-    x = alt.X("begin:Q", title=TIME[run.clock], scale=end)
-    life = pd.DataFrame(
-        [("the request", span.kind, span.begin, span.end) for span in spans], columns=["lane", "kind", "begin", "end"]
-    )
-    lived = (
-        alt.Chart(csv_data(life))
-        .mark_bar(height=0.7 * LANE, stroke=SEAM, strokeWidth=0.5)
-        .encode(
-            x,
-            y,
-            x2="end:Q",
-            color=span_colours(list(dict.fromkeys(life["kind"]))),
-            tooltip=["kind:N", "begin:Q", "end:Q"],
-        )
-    )
-    frame = pd.DataFrame(bars, columns=["lane", "begin", "end"])
-    frame["long"] = frame["end"] - frame["begin"]
-    base = alt.Chart(csv_data(frame)).encode(x, y, tooltip=["lane:N", "begin:Q", "end:Q", "long:Q"])
-    begins = base.mark_tick(color=INK, thickness=1.5, height=0.5 * LANE)
-    brackets = base.mark_rule(color=INK, strokeWidth=1.5).encode(x2="end:Q") + begins
-    ends = base.mark_tick(color=INK, thickness=1.5, height=0.5 * LANE).encode(x=alt.X("end:Q", scale=end))
-    chart = alt.layer(lived, brackets, ends).properties(width=WIDTH, height=LANE * len(lanes), title=run.name)
-    told = {name: long for name, long in zip(frame["lane"], frame["long"], strict=True) if name != "itl, each"}
-    exact = ", ".join(f"{name} {_value(name, long, times.steps)}" for name, long in told.items())
-    text = f"request {request} of {run.name}" + ("" if run.clock == "seconds" else f": {exact}")
-    return Chart(chart, text)
-
-
-def _value(name: str, long: float, steps: list[Any]) -> str:
-    return f"{long / (len(steps) - 1):.3f}" if name.startswith("tpot") else str(long)
 
 
 def draw_step_times(*runs: Run) -> Chart:

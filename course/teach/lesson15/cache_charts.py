@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from roseinfer.bench.workload import Work
@@ -11,55 +11,35 @@ from roseinfer.display.figure import PALETTE
 from roseinfer.models import Model
 
 from ..measure.request_run import Run, record_run
+from ..views.lines_chart import draw_lines
 from ..views.run_charts import DIGITS, GAP, TIME, cold_text
 
 WIDTH, HEIGHT = PAGE_WIDTH - 150, 220
 
 
 def draw_hit_rates(
-    caches: Sequence[type[Any]], model: Model, works: Mapping[str, Work] | Work, num_blocks: Sequence[int], **sizes: int
+    caches: Sequence[type[Any]], model: Model, work: Work, num_blocks: Sequence[int], **sizes: int
 ) -> Chart:
     """Draw the share of tokens that each cache finds, over the number of blocks in its pool.
 
-    caches: stages as PrefixCache is, a line for each. works: one, or several by name, a line for each of them.
-    sizes: as the stages take them. Raises ValueError for no size of a pool, and as record_run.
+    caches: stages as PrefixCache is, a line for each. sizes: as the stages take them. Raises
+    ValueError for no size of a pool, and as record_run.
     """
-    import altair as alt
-    import pandas as pd
-
     if not num_blocks:
         raise ValueError("num_blocks must be at least one size of a pool, got none")
-    if not isinstance(works, Mapping):
-        works = {"": works}
-    rows = []
+    lines: dict[str, list[float]] = {}
+    told = []
     for cache in caches:
-        for name, work in works.items():
-            line = ", ".join(filter(None, (cache.name if len(caches) > 1 or not name else "", name)))
-            for n in num_blocks:
-                stage = cache(model, num_blocks=n, **sizes)
-                record_run(stage, work)
-                rows.append((line, n, stage.num_found_tokens, stage.num_asked_tokens))
-    frame = pd.DataFrame(rows, columns=["line", "blocks", "found", "asked"])
-    frame["share"] = (frame["found"] / frame["asked"]).round(4)
-    names = list(dict.fromkeys(frame["line"]))
-    scale = alt.Scale(domain=names, range=list(PALETTE[: len(names)]))
-    legend = alt.Legend(orient="top") if len(names) > 1 else None
-    lines = (
-        alt.Chart(csv_data(frame))
-        .mark_line(point={"size": 45, "filled": True})
-        .encode(
-            x=alt.X("blocks:Q", title="blocks in the pool", scale=alt.Scale(zero=False, nice=False, padding=12)),
-            y=alt.Y("share:Q", title="tokens found", axis=alt.Axis(format="%", tickCount=6)),
-            color=alt.Color("line:N", title=None, scale=scale, legend=legend),
-            strokeDash=alt.StrokeDash("line:N", title=None, scale=alt.Scale(domain=names), legend=legend),
-            tooltip=["line:N", "blocks:Q", "found:Q", "asked:Q"],
+        stages = [cache(model, num_blocks=n, **sizes) for n in num_blocks]
+        for stage in stages:
+            record_run(stage, work)
+        lines[cache.name] = [100 * stage.num_found_tokens / stage.num_asked_tokens for stage in stages]
+        facts = (
+            f"{stage.num_found_tokens:,} of {stage.num_asked_tokens:,} found with {n}"
+            for stage, n in zip(stages, num_blocks, strict=True)
         )
-    )
-    text = "\n".join(
-        f"{line}: " + ", ".join(f"{row.found:,} of {row.asked:,} found with {row.blocks}" for row in group.itertuples())
-        for line, group in frame.groupby("line", sort=False)
-    )
-    return Chart(lines.properties(width=WIDTH, height=HEIGHT), text)
+        told.append(f"{cache.name}: {', '.join(facts)}")
+    return draw_lines("\n".join(told), num_blocks, lines, "blocks in the pool", "tokens found, %")
 
 
 def draw_first_tokens(*runs: Run) -> Chart:

@@ -1,12 +1,12 @@
-"""Pictures of host and device: lanes of recorded runs (record_lanes), and when it pays to let them overlap."""
+"""Pictures of host and device: lanes of recorded runs (record_lanes)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from roseinfer.display.chart import GRID, INK, PAGE_WIDTH, SEAM, Chart, csv_data
+from roseinfer.display.chart import GRID, PAGE_WIDTH, SEAM, Chart, csv_data
 from roseinfer.display.figure import INK as DARK_INK
 from roseinfer.display.figure import PALETTE
 from roseinfer.display.number_text import exact
@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 BUBBLE = "bubble"
 # Not those of requests (views/run_charts.py): greens for the host, violet for the device, brown for a copy.
 COLOURS = {PLAN: PALETTE[2], COMMIT: "#8FD3BC", UPLOAD: "#A6761D", COMPUTE: "#B5A3DB", BUBBLE: GRID}
-MEASURED, MARKED = PALETTE[2], "#A6761D"
 WIDTH = PAGE_WIDTH - 130
 LANE_HEIGHT = 26
-GAIN_HEIGHT = 220
 DIGITS = 4
 PARAM = "chosen"  # by the slider
 
@@ -140,59 +138,3 @@ def _text(run: Lanes) -> str:
     if not run.is_model:
         return made
     return f"{made} in {exact(run.end)} ms, bubbles of {exact(run.bubbles)} ms"
-
-
-def gain(host: float, device: float) -> float:
-    """Compute how many times as fast overlapped steps are as steps in turn, if host and device run undisturbed."""
-    return (host + device) / max(host, device)
-
-
-def draw_overlap_gain(measured: Mapping[str, Sequence[tuple[float, float]]], marks: Mapping[str, float]) -> Chart:
-    """Draw what overlap gains, over host time / device time: computed as a line, measured as points.
-
-    measured: by name, points (host / device, gain). marks: name of a case -> its host / device, on the line."""
-    import altair as alt
-    import pandas as pd
-
-    ratios = [10 ** (place / 40) for place in range(-80, 41)]
-    line = pd.DataFrame({"ratio": ratios, "gain": [gain(ratio, 1) for ratio in ratios]}).round(DIGITS)
-    known = [point for all_points in measured.values() for point in all_points]
-    across = [min(0.01, *(ratio / 1.3 for ratio, _ in known), 1), max(10, *(1.3 * ratio for ratio, _ in known), 1)]
-    up = [min(0.8, *(times - 0.1 for _, times in known), 1), max(2.1, *(times + 0.1 for _, times in known), 1)]
-    x = alt.X(
-        "ratio:Q",
-        title="host time per step / device time per step",
-        scale=alt.Scale(type="log", domain=across, nice=False),
-    )
-    y = alt.Y("gain:Q", title="times as fast", scale=alt.Scale(domain=up, nice=False))
-    layers = [alt.Chart(csv_data(line)).mark_line(color=INK).encode(x, y)]
-    points = pd.DataFrame(
-        [(name, *point) for name, all_points in measured.items() for point in all_points],
-        columns=["what", "ratio", "gain"],
-    ).round(DIGITS)
-    names = list(measured)
-    colour = alt.Color(
-        "what:N",
-        title=None,
-        scale=alt.Scale(domain=names, range=[MEASURED, *PALETTE[:1]][: len(names)]),
-        legend=alt.Legend(orient="top"),
-    )
-    if len(points):
-        layers.append(
-            alt.Chart(csv_data(points))
-            .mark_circle(size=70, opacity=0.85)
-            .encode(x, y, color=colour, tooltip=["what:N", "ratio:Q", "gain:Q"])
-        )
-    cases = pd.DataFrame(
-        [(name, ratio, gain(ratio, 1), f"{name}: ×{gain(ratio, 1):.2f}") for name, ratio in marks.items()],
-        columns=["case", "ratio", "gain", "text"],
-    ).round(DIGITS)
-    if len(cases):
-        at = alt.Chart(csv_data(cases))
-        layers.append(at.mark_point(shape="diamond", filled=True, size=90, color=MARKED, opacity=1).encode(x, y))
-        for side, dy in ((0, -16), (1, 18)):  # alternately above and below the line
-            own = at.transform_window(place="row_number()").transform_filter(f"datum.place % 2 != {side}")
-            layers.append(own.mark_text(align="left", dx=-4, dy=dy, fontSize=11).encode(x, y, text="text:N"))
-    chart: Any = alt.layer(*layers).properties(width=WIDTH, height=GAIN_HEIGHT)
-    facts = [f"{name}: host / device {ratio:.3f}, {gain(ratio, 1):.3f} times as fast" for name, ratio in marks.items()]
-    return Chart(chart, "\n".join(["computed: (host + device) / max(host, device)", *facts]))

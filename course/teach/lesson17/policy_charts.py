@@ -1,4 +1,4 @@
-"""Pictures of waiting: how long requests wait under each policy, which requests wait, and which blocks are held."""
+"""Pictures of waiting: how long requests wait under each policy, and which requests wait."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from roseinfer.arrivals import Arrival
 from roseinfer.display.chart import INK, PAGE_WIDTH, Chart, csv_data
-from roseinfer.display.figure import PALETTE
 from roseinfer.engine.metrics import SequenceTimes
 from roseinfer.planning.definitions import METRICS_BY_NAME, PERCENTILES, summary
 
@@ -16,9 +15,8 @@ if TYPE_CHECKING:
 
 MOST_POINTS = 400  # of a panel
 COLUMNS = 2
-# Not those of requests (views/run_charts.py): percentiles from light to dark, and runs.
+# Not those of requests (views/run_charts.py): percentiles from light to dark.
 SHADES = ["#C3B4E3", "#9479CF", "#6A4CA5", INK]
-RUN_COLOURS = [PALETTE[2], "#A6761D", "#9479CF", INK]
 SHOWN = (*(f"p{p}" for p in PERCENTILES), "max")
 
 
@@ -115,32 +113,3 @@ def _times(requests: Sequence[Requested], metric: str) -> dict[str, float]:
     if metric not in METRICS_BY_NAME:
         raise ValueError(f"metric must be one of {', '.join(METRICS_BY_NAME)}, got {metric!r}")
     return summary([r.times for r in requests], [METRICS_BY_NAME[metric]])[metric]
-
-
-def draw_blocks_held(runs: Mapping[str, Sequence[int]]) -> Chart:
-    """Draw one line per run: how many blocks of the pool are held after each step."""
-    import altair as alt
-    import pandas as pd
-
-    rows = [(name, step, held) for name, counts in runs.items() for step, held in enumerate(counts, 1)]
-    frame = pd.DataFrame(rows, columns=["run", "step", "blocks"])
-    names = list(runs)
-    both = {
-        "title": None,
-        "legend": alt.Legend(orient="top", labelLimit=400, columns=1),
-    }  # equal, so that there is one legend
-    steps = range(1, 1 + frame["step"].max(), 1 + frame["step"].max() // 15)
-    lines = (
-        alt.Chart(csv_data(frame))
-        .mark_line(interpolate="step-before", strokeWidth=2.5)
-        .encode(
-            x=alt.X("step:Q", axis=alt.Axis(values=list(steps), format="d")),
-            y=alt.Y("blocks:Q", title="blocks held"),
-            color=alt.Color("run:N", scale=alt.Scale(domain=names, range=RUN_COLOURS[: len(names)]), **both),
-            strokeDash=alt.StrokeDash("run:N", scale=alt.Scale(domain=names), **both),
-            tooltip=["run:N", "step:Q", "blocks:Q"],
-        )
-        .properties(width=PAGE_WIDTH - 90, height=170)
-    )
-    told = (f"{name}: {len(counts)} steps, {counts[-1]} blocks held at the end" for name, counts in runs.items())
-    return Chart(lines, "\n".join(told))

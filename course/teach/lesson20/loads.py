@@ -8,14 +8,10 @@ from functools import cache
 from time import perf_counter
 from typing import Any
 
-import pandas as pd
-
 from roseinfer.arguments import counted
 from roseinfer.bench.serving.client import COMPLETE, Outcome, Target, load
 from roseinfer.bench.serving.plan import Planned, plan_of
 from roseinfer.bench.serving.result import Limits, row_of
-from roseinfer.display.chart import PAGE_WIDTH, Chart, csv_data
-from roseinfer.display.figure import PALETTE
 from roseinfer.display.table import Table
 from roseinfer.llm.vocabulary import Vocabulary
 from roseinfer.models import ModelLoadError, load_tokenizer
@@ -114,7 +110,6 @@ def run_load(
 
 
 QUEUE, PREFILL, DECODE, DETOKENISE, HTTP = "queue", "prefill", "decode", "detokenise", "client and HTTP"
-PARTS = {QUEUE: PALETTE[3], PREFILL: PALETTE[0], DECODE: PALETTE[2], DETOKENISE: PALETTE[6], HTTP: PALETTE[4]}
 
 
 def parts_of(spent: Mapping[str, float], outcomes: Sequence[Outcome], token_seconds: float) -> dict[str, float]:
@@ -157,32 +152,37 @@ def token_seconds(model: str) -> float:
     return (perf_counter() - began) / len(tokens)
 
 
+def measured(server: LessonServer, what: str, wanted: Mapping[str, dict[str, Any]]) -> Loads:
+    """Measure loads by name, one after another. wanted: the arguments of run_load for each."""
+    loads = {}
+    with progress_bar("loads", len(wanted)) as done:
+        for name, arguments in wanted.items():
+            loads[name] = run_load(server, **arguments)
+            done()
+    return Loads(loads, what)
+
+
 def load_clients(server: LessonServer, *clients: int, count: int = 48) -> Loads:
     """Measure a closed loop with each number of clients; each sends its next request when its last answer has ended."""
-    loads = {}
-    with progress_bar("loads", len(clients)) as done:
-        for number in clients:
-            loads[f"{number} {'client' if number == 1 else 'clients'}"] = run_load(
-                server, count, clients=number, seed=number
-            )
-            done()
-    return Loads(loads, "load")
+    wanted = {counted(number, "client"): {"count": count, "clients": number, "seed": number} for number in clients}
+    return measured(server, "load", wanted)
 
 
 SHARES = (0.4, 0.7, 0.9, 1.1, 1.5)
 SWEEP_SECONDS = 2.0
 
 
+def by_the_clock(rate: float, seed: int) -> dict[str, Any]:
+    """Return the arguments of run_load for SWEEP_SECONDS of requests at a rate."""
+    return {"count": max(8, round(rate * SWEEP_SECONDS)), "rate": rate, "seed": seed}
+
+
 def sweep_rates(server: LessonServer, capacity: float, shares: Sequence[float] = SHARES) -> Loads:
     """Load the server by the clock at rates that are shares of `capacity`, its answers per second when it is full."""
-    loads = {}
-    with progress_bar("loads", len(shares)) as done:
-        for number, share in enumerate(shares):
-            rate = share * capacity
-            count = max(8, round(rate * SWEEP_SECONDS))
-            loads[f"{share:.0%} of capacity"] = run_load(server, count, rate=rate, seed=100 + number)
-            done()
-    return Loads(loads, "arrivals")
+    wanted = {
+        f"{share:.0%} of capacity": by_the_clock(share * capacity, 100 + number) for number, share in enumerate(shares)
+    }
+    return measured(server, "arrivals", wanted)
 
 
 @dataclass(frozen=True, repr=False)
@@ -214,66 +214,13 @@ class Loads:
         return self.table()._repr_mimebundle_()
 
 
-def draw_knee(loads: Loads) -> Chart:
-    """Chart answers and good answers per second over the arrival rate, and the parts of the mean answer's latency."""
-    import altair as alt
-
-    rates = [
-        {
-            "arrivals": len(one.plan) / max(one.plan[-1].seconds, 1e-9),
-            "kind": kind,
-            "per second": one.row[key],
-            "load": name,
-        }
-        for name, one in loads.loads.items()
-        for kind, key in (("answered", "requests_per_second"), ("good", "goodput"))
-    ]
-    colours = alt.Scale(domain=["answered", "good"], range=[PALETTE[0], PALETTE[2]])
-    curves = alt.Chart(csv_data(pd.DataFrame(rates).round(4))).mark_line(point=True).encode(
-        x=alt.X("arrivals:Q", title="requests that arrive per second"),
-        y=alt.Y("per second:Q", title="per second"),
-        color=alt.Color("kind:N", title=None, scale=colours, legend=alt.Legend(orient="top")),
-        tooltip=["load:N", "kind:N", alt.Tooltip("per second:Q", format=".1f")],
-    )  # fmt: skip
-    parts = [
-        {"load": name, "part": part, "ms": MS * seconds, "order": order}
-        for name, one in loads.loads.items()
-        for order, (part, seconds) in enumerate(one.parts.items())
-    ]
-    scale = alt.Scale(domain=list(PARTS), range=list(PARTS.values()))
-    bars = alt.Chart(csv_data(pd.DataFrame(parts).round(4))).mark_bar().encode(
-        x=alt.X("ms:Q", title="ms of the mean answer"),
-        y=alt.Y("load:N", title=None, sort=list(loads.loads)),
-        color=alt.Color("part:N", title=None, scale=scale, legend=alt.Legend(orient="top", columns=len(PARTS))),
-        order="order:Q",
-        tooltip=["load:N", "part:N", alt.Tooltip("ms:Q", format=".1f")],
-    )  # fmt: skip
-    curves = curves.properties(width=PAGE_WIDTH - 80, height=180)
-    bars = bars.properties(width=PAGE_WIDTH - 160, height=28 * len(loads.loads))
-    both = alt.vconcat(curves, bars).resolve_scale(color="independent")
-    rates_told = counted(len(loads.loads), "arrival rate")
-    text = f"answers and good answers per second, and the parts of the mean latency, at {rates_told}"
-    told = [
-        f"{name}: {one.answers_per_second:.1f} answered, {one.row['goodput']:.1f} good, "
-        + ", ".join(f"{part} {MS * seconds:.0f} ms" for part, seconds in one.parts.items())
-        for name, one in loads.loads.items()
-    ]
-    return Chart(both, text, f"{text}; {'; '.join(told)}")
-
-
-def load_rate(server: LessonServer, rate: float, seconds: float = SWEEP_SECONDS) -> Loads:
+def load_rate(server: LessonServer, rate: float) -> Loads:
     """Load the server by the clock at one rate."""
-    with progress_bar("loads", 1):
-        return Loads({f"{rate:g} per second": run_load(server, round(rate * seconds), rate=rate, seed=300)}, "arrivals")
+    return measured(server, "arrivals", {f"{rate:g} per second": by_the_clock(rate, 300)})
 
 
 def compare_loops(server: LessonServer, capacity: float, clients: int = 16) -> Loads:
     """Measure the same overload twice: requests by the clock at 1.5 times the capacity, and from clients that wait."""
-    rate = 1.5 * capacity
-    count = max(8, round(rate * SWEEP_SECONDS))
-    with progress_bar("loads", 2) as done:
-        opened = run_load(server, count, rate=rate, seed=200)
-        done()
-        closed = run_load(server, count, clients=clients, seed=201)
-        done()
-    return Loads({"open loop": opened, f"closed loop, {clients} clients": closed}, "load")
+    opened = by_the_clock(1.5 * capacity, 200)
+    closed = {"count": opened["count"], "clients": clients, "seed": 201}
+    return measured(server, "load", {"open loop": opened, f"closed loop, {clients} clients": closed})

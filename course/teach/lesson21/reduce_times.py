@@ -17,7 +17,6 @@ from roseinfer.stage import Stage
 
 from ..measure.ready_batch import ready_batch
 from ..views.rows_table import table
-from ..views.said import Said, say
 
 REDUCE, STEP = "roseinfer.parallel.all_reduce", "roseinfer.decode_step_sessions.total"
 CONTEXT, STEPS = 64, 20
@@ -56,18 +55,6 @@ def time_all_reduces(num_bytes: Sequence[int] = BYTES, size: int = 2) -> Table:
     note = f"gloo: the median of 51. Computed with an assumed latency of a message: {assumed}"
     formats = {name: "{:,.1f}" for name in rows[0] if "µs" in name} | {"bytes": "{:,}"}
     return table(rows, ["gloo here, µs"], f"an all-reduce between {size} ranks", note, formats)
-
-
-def say_links(times: Table) -> Said:
-    """Say how many times as long gloo takes as the fastest link, for the fewest and the most bytes."""
-    measured, fastest = times.df["gloo here, µs"], times.df.filter(like="computed").min(axis=1)
-    ratios = [measured.iloc[i] / fastest.iloc[i] for i in (0, -1)]
-    few, many = (times.df["bytes"].iloc[i] for i in (0, -1))
-    return say(
-        "gloo beside a link between GPUs",
-        f"For {few:,} bytes gloo takes {ratios[0]:,.0f} times as long as the fastest link, and for {many:,} bytes "
-        f"{ratios[1]:,.0f} times.",
-    )
 
 
 def reduce_share(stage_class: type[Stage], model: Model, batch_sizes: Sequence[int] = (1, 16)) -> Table:

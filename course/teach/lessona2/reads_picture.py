@@ -40,35 +40,22 @@ class Bar(NamedTuple):
     end: int
 
 
-def run_program(
-    reads: Collection[int], num_ops: int = NUM_OPS, host: int = HOST_MS, device: int = DEVICE_MS
-) -> list[Bar]:
-    """Simulate host and device, if the host reads the results of the ops `reads`. host, device: ms for each op."""
+def run_program(reads: Collection[int]) -> list[Bar]:
+    """Simulate host and device, if the host reads the results of the ops `reads`."""
     bars = []
     now = free_at = 0
-    for number in range(num_ops):
-        bars.append(Bar(HOST, LAUNCH, number, now, now + host))
-        now += host
+    for number in range(NUM_OPS):
+        bars.append(Bar(HOST, LAUNCH, number, now, now + HOST_MS))
+        now += HOST_MS
         begin = max(now, free_at)
         if begin > free_at:
             bars.append(Bar(DEVICE, IDLE, number, free_at, begin))
-        free_at = begin + device
+        free_at = begin + DEVICE_MS
         bars.append(Bar(DEVICE, WORK, number, begin, free_at))
         if number in reads and free_at > now:
             bars.append(Bar(HOST, WAIT, number, now, free_at))
             now = free_at
     return bars
-
-
-def work_out_reads(num_ops: int, host_ms: int, device_ms: int) -> str:
-    """Compare the times of a program that reads each result and of one that reads the last, as a sentence."""
-    each, at_end = (
-        end_of(run_program(reads, num_ops, host_ms, device_ms)) for reads in (range(num_ops), [num_ops - 1])
-    )
-    return (
-        f"{counted(num_ops, 'op')} by the picture's clock: {each} ms / {at_end} ms = {each / at_end:.2f}. "
-        "In the run, each wait takes a little longer."
-    )
 
 
 def walk_reads() -> Board:

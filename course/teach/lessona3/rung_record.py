@@ -18,7 +18,7 @@ from typing import Any
 from roseinfer.kernels import triton_mode
 
 from ..measure.kernel_loads import plain_function
-from .rungs import RUNGS, Case, find_rung, require_case
+from .rungs import RUNGS, Case, find_rung
 from .watch import Record, WrongAccess, run_recorded
 
 HEADER = "from roseinfer import triton_mode\ntl = triton_mode.language()\n"  # what the notebook's set-up gives a kernel
@@ -33,12 +33,11 @@ def record_rung(rung_id: str, *case: Any, kernel: Any = None) -> Record:
     """Record the launch of a rung's kernel.
 
     case: its sizes, by default those of the picture. kernel: yours, by default the course's. Raises ValueError for an
-    unknown rung, for a case that the rung does not have, and for a kernel that raises or has an access that is wrong.
+    unknown rung, and for a launch that raises or has an access that is wrong.
     """
     rung = find_rung(rung_id)
     triton_mode.require_triton()
     case = case or rung.shown
-    require_case(rung, case)
     if kernel is not None and plain_function(kernel) is kernel:
         raise ValueError(f"kernel must be decorated with @triton_mode.jit, got {type(kernel).__name__} {kernel!r:.40}")
     try:

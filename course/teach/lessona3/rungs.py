@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -246,29 +245,6 @@ RUNGS = {
         Rung("a3.8", "paged attention", paged_attention, (10, 4, 4), _attention),
     )
 }
-
-
-SIZES = ("n", "rows", "columns", "context_len")
-LENGTHS = ("block", "tile", "tile_rows", "block_size", "head_dim")  # of tiles
-NAMES = {"kind": ("", "falling", "rising", "large", "far below 0"), "layout": LAYOUTS}
-
-
-def require_case(rung: Rung, case: Case) -> None:
-    """Raise ValueError for a case that the rung's kernel is not launched with, naming what is wrong with it."""
-    parameters = inspect.signature(rung.launch)
-    try:
-        sizes = parameters.bind(*case).arguments
-    except TypeError:
-        raise ValueError(f"case of {rung.id} must be {', '.join(parameters.parameters)}, got {case}") from None
-    for name, value in sizes.items():
-        if name in NAMES and value not in NAMES[name]:
-            raise ValueError(f"{name} must be one of {', '.join(map(repr, NAMES[name]))}, got {value!r}")
-        if name in SIZES + LENGTHS and (not isinstance(value, int) or value < 1):
-            raise ValueError(f"{name} must be an int of 1 or more, got {value!r}")
-        if name in LENGTHS and power_of_two(value) != value:
-            raise ValueError(f"{name} must be a power of two, got {value}")
-    if rung.launch in (copy, add) and sizes["n"] % sizes["block"]:
-        raise ValueError(f"n must be a multiple of block {sizes['block']}, got {sizes['n']}")
 
 
 def find_rung(rung_id: str) -> Rung:

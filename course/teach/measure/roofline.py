@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
 from IPython.display import display
 
 from course.display.roofline import roofline_chart
 from roseinfer.bench.ladder_result import LadderResult
 from roseinfer.display.table import Table
 from roseinfer.profiling.floors import ARITHMETIC, READING
-
-from .race import race
-
-if TYPE_CHECKING:
-    from roseinfer.models import Model
-    from roseinfer.stage import Stage
 
 FLOOR = "floor"
 FORMATS = {
@@ -32,26 +23,16 @@ EXACT = ["step", "bytes", "flops", "flops per byte"]
 LIVE = ["step ms", "GB/s", "GFLOP/s", "of the roof", "the roof here"]
 
 
-def roofline(result: LadderResult | Sequence[type[Stage]], model: Model | None = None, **sizes: Any) -> Roofline:
-    """Chart the median step of each stage of a race, and the step's floor, under the machine's two ceilings.
-
-    result: what teach.race or bench.ladder returned, or stages, which are then raced on `model`; sizes: race's
-    arguments, such as batch_size. A stage's bytes are those of the floor, and what its own copies read and write (twice
-    bytes copied) and its fills write; its flops are the floor's, as all stages compute the same. transformers' bytes
-    are not counted, so it has no point. Raises ValueError for a result without a counted stage, for stages without a
-    model, and for a model beside a result.
-    """
-    if not isinstance(result, LadderResult):
-        if model is None:
-            raise ValueError("model must be given with stages: roofline(stages, model), or roofline(result) of a race")
-        result = race(result, model, **sizes)
-    elif model is not None or sizes:
-        raise ValueError("result has been measured: roofline(result) takes neither a model nor sizes")
-    return Roofline(result)
-
-
 class Roofline:
-    """Result of `roofline`: a chart, and below it a table of the same points, the floor's before those of stages."""
+    """The median step of each stage of a race, and the step's floor, under the machine's two ceilings: chart and table.
+
+    Args:
+        result: what teach.race or bench.ladder returned.
+
+    A stage's bytes are those of the floor, and what its own copies read and write (twice bytes copied) and its fills
+    write; its flops are the floor's, as all stages compute the same. transformers' bytes are not counted, so it has no
+    point. Raises ValueError for a result without a counted stage.
+    """
 
     def __init__(self, result: LadderResult) -> None:
         import pandas as pd

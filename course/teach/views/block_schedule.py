@@ -1,26 +1,21 @@
-"""Schedule: who held which block after every step of a real run, as plain data that fits a JSON file."""
+"""Schedule: who held which block after every step of a real run."""
 
 from __future__ import annotations
 
-import json
 from collections import abc
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from roseinfer.arguments import require_count
 from roseinfer.generate import requests, stream
 from roseinfer.profiling.spans import listening
 from roseinfer.profiling.traces.phases import DECODE
 
 if TYPE_CHECKING:
-    from roseinfer.models import Model
     from roseinfer.sequence import SamplingParams, Sequence
     from roseinfer.stage import Stage
 
 KINDS = {"roseinfer.prefill": "prefill", DECODE: "decode"}  # by the span of the call
-FORMAT = "roseinfer schedule 1"
 LAYER = 0
 
 
@@ -52,44 +47,18 @@ class ScheduleStep:
         """Blocks in use after this call, before the frees."""
         return sum(len(held.blocks) for held in self.held)
 
-    @property
-    def num_kept(self) -> int:
-        """Blocks in use once the sequences that are freed have given theirs back."""
-        return sum(len(held.blocks) for held in self.held if held.seq not in self.freed)
-
 
 @dataclass(frozen=True)
 class Schedule:
-    """A run of len(prompt_lens) prompts over num_blocks blocks of block_size tokens, at most max_num_seqs at once.
+    """A run of num_seqs prompts over num_blocks blocks of block_size tokens.
 
-    Blocks are those of the first layer; the other layers' lists say the same. Raises ValueError, naming the step,
-    when the steps contradict themselves: a block outside the pool, or held twice, or too few of them.
+    Blocks are those of the first layer; the other layers' lists say the same.
     """
 
-    stage: str
     num_blocks: int
     block_size: int
-    max_num_seqs: int
-    prompt_lens: tuple[int, ...]
+    num_seqs: int
     steps: tuple[ScheduleStep, ...]
-
-    def __post_init__(self) -> None:
-        for argument in ("num_blocks", "block_size", "max_num_seqs"):
-            require_count(argument, getattr(self, argument), at_least=1)
-        if not self.steps:
-            raise ValueError("steps must hold at least one step, got none")
-        for number, step in enumerate(self.steps):
-            for holds, says in self._promises(step):
-                if not holds:
-                    raise ValueError(f"step {number}: {says}")
-
-    def owners(self, number: int) -> list[int | None]:
-        """List the sequence that holds each block in step `number`, before that step's frees; None for a free block."""
-        owners: list[int | None] = [None] * self.num_blocks
-        for held in self.steps[number].held:
-            for block in held.blocks:
-                owners[block] = held.seq
-        return owners
 
     def taken(self, number: int) -> dict[int, int | None]:
         """Map each block that step `number` took from the pool to the sequence that held it before, or None."""
@@ -106,75 +75,13 @@ class Schedule:
         """How often a sequence took a block that another one had before."""
         return sum(before is not None for n in range(len(self.steps)) for before in self.taken(n).values())
 
-    def save(self, path: str | Path) -> None:
-        """Write the schedule to a JSON file; `load` gives an equal schedule."""
-        data = {"format": FORMAT, **asdict(self)}
-        Path(path).write_text(json.dumps(data, separators=(",", ":")) + "\n", encoding="utf-8")
-
-    @classmethod
-    def load(cls, path: str | Path) -> Schedule:
-        """Read what `save` wrote. Raises FileNotFoundError if it is missing, ValueError if it is not a schedule."""
-        try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-            if data.pop("format") != FORMAT:
-                raise ValueError(f"format is not {FORMAT!r}")
-            steps = tuple(map(_step, data.pop("steps")))
-            return cls(**{**data, "prompt_lens": tuple(data["prompt_lens"]), "steps": steps})
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"path={str(path)!r} is no schedule that Schedule.save wrote: {error}") from error
-
-    def _promises(self, step: ScheduleStep) -> Iterator[tuple[bool, str]]:
-        """Yield for each promise about a step whether it holds, and what to say if it does not."""
-        holders = [held.seq for held in step.held]
-        blocks = [block for held in step.held for block in held.blocks]
-        seqs = [*holders, *step.seqs, *step.freed]
-        entries = [entry for row in step.table for entry in row]
-        numbers = [*seqs, *blocks, *entries, *(held.num_tokens for held in step.held)]
-        kinds, known = tuple(KINDS.values()), range(len(self.prompt_lens))
-        yield step.kind in kinds, f"kind must be one of {', '.join(kinds)}, got {step.kind!r}"
-        yield (
-            all(type(number) is int for number in numbers),
-            f"sequences, blocks and tokens must be integers, got {numbers}",
-        )
-        for seq in seqs:
-            yield seq in known, f"sequence {seq} is none of the {len(known)} prompts"
-        missing = sorted(set(seqs) - set(holders))
-        yield not missing, f"sequences {missing} hold no blocks"
-        inside = all(0 <= block < self.num_blocks for block in blocks)
-        yield inside, f"block ids must lie in 0..{self.num_blocks - 1} (num_blocks), got {blocks}"
-        once = len(set(blocks)) == len(blocks) and len(set(holders)) == len(holders)
-        yield once, "a block is held twice, or a sequence is listed twice"
-        for held in step.held:
-            fits = held.num_tokens <= len(held.blocks) * self.block_size
-            yield fits, f"{held.num_tokens} tokens of sequence {held.seq} do not fit its blocks"
-        yield len(step.table) in (0, len(step.seqs)), f"table must have a row for each of {step.seqs}, or none"
-
-
-def record_schedule(
-    stage_class: type[Stage],
-    model: Model,
-    prompts: abc.Sequence[abc.Sequence[int]],
-    params: SamplingParams | abc.Sequence[SamplingParams],
-    *,
-    num_blocks: int,
-    block_size: int,
-    max_num_seqs: int,
-) -> Schedule:
-    """Run all prompts to their end on a fresh stage, and keep who held which block after each of its calls.
-
-    params: one for all, or one a prompt. Raises ValueError for no prompts, and for what the stage or
-    generate.generate refuses: a size below 1, a request that can never fit.
-    """
-    stage = stage_class(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs)
-    return record_run(stage, prompts, params)
-
 
 def record_run(
     stage: Stage, prompts: abc.Sequence[abc.Sequence[int]], params: SamplingParams | abc.Sequence[SamplingParams]
 ) -> Schedule:
     """Run all prompts to their end on a stage that holds nothing yet, and keep who held which block after each call.
 
-    params and errors are those of record_schedule.
+    params: one for all, or one a prompt. Raises ValueError for no prompts, and for what generate.generate refuses.
     """
     if not prompts:
         raise ValueError("prompts must hold at least one prompt, got none")
@@ -182,9 +89,7 @@ def record_run(
     with listening(recorder):
         for _ in stream(stage, recorder.seqs):
             pass
-    tables, lengths = stage.tables, tuple(map(len, prompts))
-    steps = recorder.with_frees()
-    return Schedule(stage.name, tables.num_blocks, stage.block_size, stage.max_num_seqs, lengths, steps)
+    return Schedule(stage.tables.num_blocks, stage.block_size, len(prompts), recorder.with_frees())
 
 
 class _BlockRecorder:
@@ -231,10 +136,3 @@ class _BlockRecorder:
             return ()
         used = stage.tables.blocks_for(max(seq.num_cached_tokens for seq in running))
         return tuple(map(tuple, table[:, :used].tolist()))
-
-
-def _step(data: dict[str, Any]) -> ScheduleStep:
-    held = tuple(Held(**{**each, "blocks": tuple(each["blocks"])}) for each in data["held"])
-    table = tuple(map(tuple, data.get("table", ())))
-    lists = {"seqs": tuple(data["seqs"]), "held": held, "freed": tuple(data["freed"]), "table": table}
-    return ScheduleStep(**data | lists)

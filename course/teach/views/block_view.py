@@ -1,11 +1,6 @@
-"""The pool of a recorded run behind a slider: owners, fills, takes and frees as a grid, and the block tables.
-
-block_view shows a Schedule. walk_blocks runs a stage and shows what was recorded.
-"""
+"""walk_blocks: the pool of a run behind a slider: owners, fills, takes and frees as a grid, and the block tables."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from course.display.board import Board, Cell, Frame, Panel
 from roseinfer.display.chart import INK
@@ -18,22 +13,6 @@ from .block_schedule import Held, Schedule, ScheduleStep, record_run
 TAKEN, WRITTEN = PALETTE[3], PALETTE[0]
 POOL_COLUMNS, MANY_COLUMNS, FEW_BLOCKS = 3, 6, 24  # of a pool beside its tables, and of one above them
 POOL_CELL, ENTRY = (120, 42), (26, 22)
-HISTORY_HEIGHT, TALLEST_ROW, LEAST_WITH_TEXT, WIDEST_STEP = 280, 16, 11, 17  # pixels
-
-
-def block_view(schedule: Schedule) -> Board:
-    """Show a slider over the steps of `schedule` (from record_schedule, or Schedule.load), with a history of the pool.
-
-    text/plain: the owner of every block in every step. Raises ValueError for anything but a Schedule.
-    """
-    if not isinstance(schedule, Schedule):
-        raise ValueError(f"schedule must be a Schedule, as teach.record_schedule makes, got {schedule!r}")
-    stays = _stays(schedule)
-    frames = [
-        _frame(schedule, number, f"step {number}: {_title(step)}", [_history(schedule, stays, number)])
-        for number, step in enumerate(schedule.steps)
-    ]
-    return Board(frames, describe(schedule), shown=_fullest(schedule.steps))
 
 
 def walk_blocks(stage: Stage, prompts: list[list[int]], max_tokens: list[int]) -> Board:
@@ -44,37 +23,12 @@ def walk_blocks(stage: Stage, prompts: list[list[int]], max_tokens: list[int]) -
     """
     schedule = record_run(stage, prompts, [SamplingParams(max_tokens=n, ignore_eos=True) for n in max_tokens])
     steps = schedule.steps
-    frames = [_frame(schedule, number, f"step {number}: {_title(step)}") for number, step in enumerate(steps)]
+    frames = [_frame(schedule, number) for number in range(len(steps))]
     fewest_free = schedule.num_blocks - max(step.num_blocks for step in steps)
     facts = f"{sum(max_tokens)} tokens; blocks: {schedule.num_blocks}, fewest free {fewest_free}"
     facts += f", used again {schedule.num_reused}, free at the end {stage.num_free_blocks}"
-    return Board(frames, f"{len(frames)} frames: {facts}", shown=_fullest(steps))
-
-
-def _fullest(steps: Sequence[ScheduleStep]) -> int:
-    """Find the step with the most blocks in use, the one to show where no slider can be moved."""
-    return max(range(len(steps)), key=lambda number: steps[number].num_blocks)
-
-
-def describe(schedule: Schedule) -> str:
-    """Write a line per step, a column per block: its owner, with + where it took the block, ± where another had it."""
-    s = schedule
-    lines = [
-        f"{s.stage}: {s.num_blocks} blocks of {s.block_size} tokens, {len(s.prompt_lens)} sequences, "
-        f"at most {s.max_num_seqs} at once",
-        f"{'block':14}" + "".join(f"{block:4}" for block in range(s.num_blocks)),
-    ]
-    for number, step in enumerate(s.steps):
-        cells = ["." if owner is None else str(owner) for owner in s.owners(number)]
-        for block, before in s.taken(number).items():
-            cells[block] = f"{'+' if before is None else '±'}{cells[block]}"
-        freed = f"   frees {_list(step.freed)}" if step.freed else ""
-        lines.append(f"{number:3} {_title(step):10}{''.join(f'{cell:>4}' for cell in cells)}{freed}")
-    lines.append(
-        f"{len(s.steps)} steps; {max(step.num_blocks for step in s.steps)} blocks in use at most, {s.num_reused} taken "
-        f"that another had before, {s.num_blocks - s.steps[-1].num_kept} free at the end"
-    )
-    return "\n".join(lines)
+    fullest = max(range(len(steps)), key=lambda number: steps[number].num_blocks)
+    return Board(frames, f"{len(frames)} frames: {facts}", shown=fullest)
 
 
 def _title(step: ScheduleStep) -> str:
@@ -85,13 +39,13 @@ def _list(seqs: tuple[int, ...] | list[int]) -> str:
     return ", ".join(map(str, seqs)) or "none"
 
 
-def _frame(schedule: Schedule, number: int, heading: str, more: Sequence[Panel] = ()) -> Frame:
+def _frame(schedule: Schedule, number: int) -> Frame:
     step = schedule.steps[number]
     started = {seq for earlier in schedule.steps[: number + 1] for seq in earlier.seqs}
-    waiting = [seq for seq in range(len(schedule.prompt_lens)) if seq not in started]
+    waiting = [seq for seq in range(schedule.num_seqs) if seq not in started]
     done = sorted({seq for earlier in schedule.steps[: number + 1] for seq in earlier.freed})
     says = f"a token for: {_list(step.seqs)} · waiting: {_list(waiting)} · finished: {_list(done)}"
-    return Frame([_pool(schedule, number), _tables(schedule, step), *more], heading, says)
+    return Frame([_pool(schedule, number), _tables(schedule, step)], f"step {number}: {_title(step)}", says)
 
 
 def _pool(schedule: Schedule, number: int) -> Panel:
@@ -152,40 +106,3 @@ def _tables(schedule: Schedule, step: ScheduleStep) -> Panel:
             cells.append(Cell(row, width + 4, f"block {place[0]}, slot {place[1]}", width=5, outline="none"))
     heads = [*range(width), "", "", lengths, *[""] * 3, "the new token" if step.kind == "decode" else ""]
     return Panel(cells, title, [f"seq {held.seq}" for held in step.held], heads, cell=ENTRY)
-
-
-def _history(schedule: Schedule, stays: list[tuple[int, int, int, int]], number: int) -> Panel:
-    """Draw a row per block and a column per step, with a bar for each stay of a sequence in a block."""
-    height = min(TALLEST_ROW, HISTORY_HEIGHT / schedule.num_blocks)
-    with_text = height >= LEAST_WITH_TEXT
-    cells = [
-        Cell(
-            block,
-            first,
-            seq if with_text else "",
-            seq,
-            width=last - first + 1,
-            outline="none",
-            tooltip=f"block {block}: sequence {seq}, steps {first} to {last}",
-        )
-        for block, first, last, seq in stays
-    ]
-    cells.append(Cell(0, number, height=schedule.num_blocks, outline=INK))
-    labels = range(schedule.num_blocks) if with_text else ()
-    title = f"Every block over all steps; the frame is step {number}"
-    return Panel(cells, title, labels, cell=(WIDEST_STEP, height), size=10)
-
-
-def _stays(schedule: Schedule) -> list[tuple[int, int, int, int]]:
-    """List (block, first step, last step, sequence) of each stay of a sequence in a block."""
-    stays: list[tuple[int, int, int, int]] = []
-    running: dict[int, tuple[int, int]] = {}  # block -> sequence, first step
-    for number, step in enumerate(schedule.steps):
-        for held in step.held:
-            for block in held.blocks:
-                seq, first = running.setdefault(block, (held.seq, number))
-                if held.seq in step.freed:
-                    stays.append((block, first, number, seq))
-                    del running[block]
-    last = len(schedule.steps) - 1
-    return stays + [(block, first, last, seq) for block, (seq, first) in running.items()]

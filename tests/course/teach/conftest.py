@@ -1,3 +1,1 @@
-"""Fixtures of the lessons' tests."""
-
-from live_runs import on_a_known_machine  # noqa: F401
+"""Makes what lies beside it importable: the helpers of the lessons' tests."""

@@ -1,13 +1,11 @@
-"""Lesson 05: its walk, picture and price say exact facts."""
+"""Lesson 05: its walk and picture say exact facts."""
 
 from __future__ import annotations
 
-import pytest
-
-from course.teach import draw_block_walk, table_price, walk_blocks
+from course.teach import draw_block_walk, walk_blocks
 from roseinfer.generate import begin, decode_step
 from roseinfer.sequence import SamplingParams
-from stages import BlockTable, VectorizedGather
+from stages import BlockTable
 
 
 def test_the_walk_shows_the_table_that_attention_was_given(small):
@@ -30,19 +28,3 @@ def test_the_picture_tells_each_walk(small):
         "Left, gathered: 2 x 9 tokens, 3 of them padding. Right, a walk over blocks of 4 tokens, nothing gathered: "
         "sequence 0: [0, 1, 4]; sequence 1: [2, 3]."
     )
-
-
-def test_the_price_counts_rows_that_changed(small):
-    table = table_price(BlockTable, small, {"equal": [3, 3], "staggered": [1, 2, 3]}, steps=8, block_size=4)
-    layers = small.config.num_layers
-    assert table.df[["rows a step", "rows built", "rows changed"]].values.tolist() == [
-        [layers * 2, 8 * layers * 2, 2 * layers * 2],
-        [layers * 3, 8 * layers * 3, 2 * layers * 3],
-    ]
-    assert (table.df[["build us", "of the step", "of the floor"]] > 0).all(axis=None)
-    assert "us" not in repr(table).splitlines()[1]
-
-
-def test_a_stage_without_tables_is_refused(small):
-    with pytest.raises(ValueError, match="stage_class must be a stage with block tables, .*got s04_vectorized_gather"):
-        table_price(VectorizedGather, small, {"one": [3]})

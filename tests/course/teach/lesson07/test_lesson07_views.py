@@ -160,22 +160,7 @@ def test_a_slider_goes_over_the_tiles_that_programs_read(small):
     stage = BlockTableCache(small, num_blocks=8, block_size=16)
     seqs = begin(stage, [[5] * n for n in (20, 3)], SamplingParams(max_tokens=4))
     picture = draw_programs(stage, seqs, tile=8)
-    tables = [list(stage.tables.of(seq.seq_id, 0)) for seq in seqs]
-    heads, columns = small.config.num_kv_heads, 5
-    said = []
-    for step, frame in enumerate(picture.frames):  # the first one is before any tile
-        programs, reads = frame.panels
-        tiles = [cell for cell in programs.cells if isinstance(cell.colour, int)]
-        assert len(tiles) == 16 and sum(cell.strength > 0.2 for cell in tiles) == heads * (0, 2, 3, 4)[step]
-        assert [cell.column for cell in tiles if cell.outline] == [8 * (step - 1)] * heads * (0, 2, 1, 1)[step]
-        texts = [cell.text for cell in reads.cells][columns:]
-        said.append([texts[1:columns], texts[columns + 1 :]])
-    nothing, done = [""] * 4, ["done", "", "", ""]
-    assert said == [
-        [nothing, nothing],
-        [[f"[0, 0] = block {tables[0][0]}", "0 to 7", "0 to 7", "none"],
-         [f"[1, 0] = block {tables[1][0]}", "0 to 2", "0 to 2", "5 of 8"]],
-        [[f"[0, 0] = block {tables[0][0]}", "8 to 15", "8 to 15", "none"], done],
-        [[f"[0, 1] = block {tables[0][1]}", "0 to 3", "16 to 19", "4 of 8"], done],
-    ]  # fmt: skip
+    assert len(picture.frames) == 4  # the first one is before any tile
+    reads = {cell.text for cell in picture.frames[-1].panels[1].cells}
+    assert {"16 to 19", "4 of 8", "done"} <= reads and "8 to 15" not in reads
     assert "the softmax's first element" in picture.frames[0].says and "exp(old top - top)" in picture.frames[1].says

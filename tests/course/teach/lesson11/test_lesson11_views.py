@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from course import teach
 from course.contract.small_models import small_model
 from course.teach import compare_prefills, compare_steps, draw_clock_race, draw_flat_batch
 from roseinfer.sequence import SamplingParams
@@ -74,13 +73,3 @@ def test_tokens_that_differ_are_told(model):
 
     table = compare_steps([OneTable, AlwaysZero], model, {"greedy": [SamplingParams()] * 4}, repeats=1)
     assert table.df["tokens"].tolist() == ["equal", "differ"]
-
-
-def test_logits_alone_and_in_batches_are_compared():
-    said = teach.say_logit_bits(FusedStep, small_model(), sizes=(2, 3))
-    assert [sentence.partition(", one sequence's logits ")[0] for sentence in said.sentences] == [
-        "Alone and among 2 sequences",
-        "Alone and among 3 sequences",
-    ]
-    assert all("bit by bit" in sentence or "differ by up to" in sentence for sentence in said.sentences)
-    assert repr(said) == "computed from this run: the logits of one sequence alone and in batches"

@@ -27,17 +27,11 @@ def cells_of(grid):
 
 
 def test_every_weight_has_one_place_in_either_order():
-    plain, packed = cells_of(teach.draw_weight_order(8, 6, 4))
-    assert sorted(plain.values()) == sorted(packed.values()) == list(range(48))
-    assert plain[3, 2] == 3 * 6 + 2
+    plain, packed = cells_of(teach.draw_weight_order())
+    assert sorted(plain.values()) == sorted(packed.values()) == list(range(64))
+    assert plain[3, 2] == 3 * 8 + 2
     assert [packed[row, 2] for row in range(4)] == [8, 9, 10, 11], "outputs of one input lie side by side"
-    assert packed[4, 0] == 24, "the second block begins after the first"
-
-
-@pytest.mark.parametrize("sizes", [(0, 8, 4), (8, 0, 4), (8, 8, 0), (8, 8, 3)])
-def test_sizes_that_make_no_picture(sizes):
-    with pytest.raises(ValueError, match="num_rows|width|block"):
-        teach.draw_weight_order(*sizes)
+    assert packed[4, 0] == 32, "the second block begins after the first"
 
 
 def test_the_price_of_a_text():
@@ -102,20 +96,12 @@ def test_held_out_texts_begin_where_a_paragraph_begins():
 def test_each_part_is_quantised_alone_and_the_model_stays():
     model, texts = load_model("tiny"), [list(range(20)), [7, 8, 9]]
     before = reference_logits(model, texts[0])
-    df = layer_errors(model, texts)
-    assert list(df["part"].unique()) == [*(f"layer {i}" for i in range(4)), OUTPUT]
-    errors = df.set_index(["part", "bits"])["error"].unstack()
+    errors = layer_errors(model, texts).df
+    assert list(errors["quantised alone"]) == [*(f"layer {i}" for i in range(4)), OUTPUT]
     assert (errors["8 bits"] > 0).all() and (errors["4 bits"] > 2 * errors["8 bits"]).all()
     assert torch.equal(reference_logits(model, texts[0]), before)
     whole, exact = (torch.cat([reference_logits(m, t) for t in texts]) for m in (prepared_copy(model, "int8"), model))
     assert errors["8 bits"].max() < (whole - exact).square().mean().sqrt() / exact.std()
-
-
-def test_the_picture_of_the_parts_says_their_errors():
-    chart = teach.draw_layer_errors(load_model("tiny"), [list(range(20))])
-    parts = "layer 0, layer 1, layer 2, layer 3, output matrix"
-    assert repr(chart) == f"error of the logits with one part quantised, in 8 and 4 bits: {parts}"
-    assert "layer 3 " in chart.alt and "%" in chart.alt and chart.png
 
 
 def test_shapes_and_races_count_the_same_step():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from oracles import small_model
@@ -79,11 +78,10 @@ def test_by_the_wall_clock_it_says_what_is_the_same_every_time(view):
     "draw",
     [
         *(lambda runs, view=view: getattr(teach, view)(*runs) for view in VIEWS),
-        lambda runs: teach.draw_request_times(runs[0], 1),
         lambda runs: teach.draw_step_times(*runs),
         lambda runs: teach.draw_budgets(runs[0], runs[0]),
     ],
-    ids=[*VIEWS, "draw_request_times", "draw_step_times", "draw_budgets"],
+    ids=[*VIEWS, "draw_step_times", "draw_budgets"],
 )
 def test_it_is_alive_and_has_a_picture_that_fits_the_page(runs, draw, tmp_path):
     chart = draw(runs)
@@ -93,25 +91,11 @@ def test_it_is_alive_and_has_a_picture_that_fits_the_page(runs, draw, tmp_path):
     assert Image.open(tmp_path / "it.png").width / 1.5 <= PAGE
 
 
-def test_the_times_of_a_request_are_those_of_the_definitions(runs):
-    times = runs[0].requests[1].times
-    gaps = [after.finish - before.finish for before, after in zip(times.steps, times.steps[1:], strict=False)]
-    assert repr(teach.draw_request_times(runs[0], 1)) == (
-        f"request 1 of s14_token_budget, budget 8: waiting_time {times.first_scheduled - times.arrival}, "
-        f"ttft {times.steps[0].finish - times.arrival}, tpot, their mean {sum(gaps) / len(gaps):.3f}, "
-        f"e2e_latency {times.steps[-1].finish - times.arrival}"
-    )
-
-
 @pytest.mark.parametrize(
     "call, message",
     [
         (lambda runs: teach.draw_steps("a run"), "runs must be at least one Run, .*'a run'"),
         (lambda runs: teach.draw_gaps(runs[0], runs_of("wall", 0.001)[0]), "by one clock .*, got steps, seconds"),
-        (
-            lambda runs: teach.draw_request_times(runs[0], 4),
-            "request must be a place .*, 0 to 3, got 4",
-        ),
     ],
 )
 def test_what_makes_no_picture(runs, call, message):
@@ -185,29 +169,3 @@ def test_a_step_that_captures_its_graph_is_not_drawn_as_a_replayed_one():
     captured, replayed = "decode only; captures its graph", "decode only; replayed"
     assert kinds(cold)[captured] == len(stage.graphs) and kinds(cold)[replayed] > 0
     assert captured not in kinds(warm) and kinds(warm)[replayed] > kinds(cold)[replayed]
-
-
-def test_what_is_said_of_steps_follows_from_their_times():
-    """A floor that any decode-only step takes, and 2 ms for each token of a step with a prompt."""
-    model = small_model()
-    stage = TokenBudget(model, num_blocks=32, block_size=4, max_num_seqs=3, max_num_batched_tokens=8)
-    work = teach.work(model, [(0, *sizes) for _, *sizes in ARRIVALS])
-    cold, warm = (teach.record_run(stage, work, "wall") for _ in range(2))
-
-    def taking(run, ms):
-        steps = [
-            replace(step, times=step.times._replace(scheduled=0.0, finish=1e-3 * ms(step.num_tokens, step)))
-            for step in run.steps
-        ]
-        return replace(run, steps=steps)
-
-    def ms(num_tokens, step):
-        return 5 + 2 * num_tokens if step.tokens_of("prompt") else 5
-
-    flat, line = teach.say_step_times(taking(warm, ms)).sentences
-    assert "in the median 5.0 ms" in flat and "about as long as those of 1: a step reads all weights" in flat
-    assert "begins at 5 ms, and each token adds 2.00 ms" in line
-    growing, _ = teach.say_step_times(taking(warm, lambda num_tokens, step: 10 * num_tokens)).sentences
-    assert "3.0 times as long as those of 1." in growing and "weights" not in growing
-    *_, left_out = teach.say_step_times(taking(cold, ms)).sentences
-    assert f"{len(stage.graphs)} steps that captured a graph" in left_out

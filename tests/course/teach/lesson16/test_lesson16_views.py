@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from oracles import small_model
 
 from course import teach
-from course.teach.lesson16 import lane_charts
-from course.teach.lesson16.step_lanes import COMMIT, COPY, DEVICE, HOST, PLAN, UPLOAD, Lanes, LaneSpan
+from course.teach.lesson16.step_lanes import COMMIT, COPY, DEVICE, HOST, PLAN, UPLOAD
 from roseinfer.overlap import OwnClock
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import Sequence
@@ -101,110 +98,3 @@ def test_pictures_say_exactly_what_a_models_clock_says():
     assert repr(by).splitlines()[0] == "device 5:" and by.spec["params"][0]["value"] == 5
     with pytest.raises(ValueError, match="at least one Lanes"):
         teach.draw_lanes()
-
-
-def test_the_gain_is_computed_and_marked():
-    chart = teach.draw_overlap_gain({"here": [(0.5, 1.4)]}, {"a model": 0.25})
-    assert repr(chart) == (
-        "computed: (host + device) / max(host, device)\na model: host / device 0.250, 1.250 times as fast"
-    )
-    assert chart.png
-
-
-def test_a_race_is_run_on_devices_with_a_clock_and_shows_a_floor():
-    stages = [make(cls, device=OwnClock(lambda num_tokens: 0.001)) for cls in (TakingTurns, Overlap)]
-    assert repr(teach.race_lanes(stages, WORK, device_ms=1, runs=2)).splitlines() == [
-        "8 tokens, device 1 ms per step, host 0 ms more",
-        "steps        tokens",
-        "-----------  ------",
-        "TakingTurns       8",
-        "s16_overlap       8",
-    ]
-
-
-def test_a_race_is_for_those_that_make_the_same_tokens():
-    class Another(Overlap):
-        def commit(self, seqs, tokens):
-            return super().commit(seqs, [(token + 1) % 97 for token in tokens])
-
-    with pytest.raises(AssertionError, match="Another makes other tokens than s16_overlap"):
-        teach.race_lanes([make(), make(Another)], WORK, device_ms=1)
-
-
-def test_what_is_said_of_overlap_on_shared_cores_follows_from_the_times():
-    spans = [
-        LaneSpan("host", "plan", 0, 0, 2),
-        LaneSpan("device", "compute", 0, 2, 5),
-        LaneSpan("host", "commit", 0, 5, 6),
-        LaneSpan("host", "plan", 1, 6, 8),
-        LaneSpan("device", "compute", 1, 8, 11),
-        LaneSpan("host", "commit", 1, 11, 12),
-    ]
-    lanes = Lanes("s16", False, spans, [0], [[6, 12]], [[1, 2]], [1, 1])
-    slower, parts, most = teach.say_overlap_price({"s15": [0.008, 0.010, 0.009], "s16": [0.012]}, lanes).sentences
-    assert slower == "A step of s15 takes 4.50 ms, one of s16 6.00 ms: 1.50 ms more."
-    assert (
-        "3.00 ms of a step are the host's (2.00 to plan and launch, 1.00 to commit), and 3.00 ms are computation"
-        in parts
-    )
-    assert "at most ×2.00" in most
-    assert "1.50 ms less" in teach.say_overlap_price({"s15": [0.012], "s16": [0.009]}, lanes).sentences[0]
-    with pytest.raises(ValueError, match="seconds must be of two stages and lanes by the wall clock"):
-        teach.say_overlap_price({"s15": [0.012]}, lanes)
-
-
-def test_lanes_have_one_shade_a_kind_and_mark_every_bubble():
-    run = teach.record_lanes(make(TakingTurns), WORK, SPEEDS)
-    frame = lane_charts._frame({0: run}, 0, run.end)
-    bubbles = frame[frame["what"] == lane_charts.BUBBLE]
-    assert (bubbles["end"] - bubbles["begin"]).sum() == pytest.approx(run.bubbles) and len(bubbles) == 3
-    [panel] = teach.draw_lanes(run).spec["vconcat"]
-    encoding = panel["layer"][0]["encoding"]
-    assert "opacity" not in encoding
-    assert encoding["color"]["scale"]["domain"] == [PLAN, COMMIT, "compute", lane_charts.BUBBLE]
-    assert len(set(encoding["color"]["scale"]["range"])) == 4
-
-
-def test_every_measured_gain_is_inside_its_plot():
-    measured = [(0.004, 0.6), (0.5, 1.4), (20.0, 2.4)]
-    spec = teach.draw_overlap_gain({"here": measured}, {}).spec
-    encoding = spec["layer"][0]["encoding"]
-    for place, axis in enumerate("xy"):
-        low, high = encoding[axis]["scale"]["domain"]
-        assert all(low < point[place] < high for point in measured)
-
-
-def test_a_device_that_computes_late_finds_inputs_that_were_overwritten():
-    class OneBuffer(Overlap):
-        def __init__(self, *given, **options):
-            super().__init__(*given, **options)
-            self.sides = self.sides[0], self.sides[0]
-            self.attended.zero_()
-
-    whole = reference_generate(MODEL, [prompt for _, prompt in WORK], 4)
-    late, shared = (teach.record_run(make(cls, device=teach.LateDevice()), WORK) for cls in (Overlap, OneBuffer))
-    assert late.outputs == whole != shared.outputs
-
-
-def test_runs_are_timed_by_name_after_one_that_is_not():
-    stages = [make(TakingTurns), make()]
-    calls = []
-    stages[0].add = lambda seq, add=stages[0].add: (calls.append(seq), add(seq))
-    times = teach.time_runs(stages, WORK, runs=3)
-    assert list(times) == ["TakingTurns", "s16_overlap"] and [len(own) for own in times.values()] == [3, 3]
-    assert len(calls) == 4 * len(WORK) and all(seconds > 0 for own in times.values() for seconds in own)
-
-
-def test_lanes_have_no_colour_of_a_request():
-    from course.teach.views import run_charts
-
-    kinds = set(lane_charts.COLOURS) - {lane_charts.BUBBLE}
-    assert not {lane_charts.COLOURS[kind] for kind in kinds} & set(run_charts.COLOURS.values())
-
-
-def test_the_labels_of_the_time_are_equally_far_apart(tmp_path):
-    lanes = teach.record_lanes(make(), WORK, SPEEDS)
-    teach.draw_lanes(lanes, end=20).save(tmp_path / "lanes.svg")
-    label = r'text-anchor="(\w+)" transform="translate\(([\d.]+),[\d.]+\)"[^>]*>(\d+)</text>'
-    labels = re.findall(label, (tmp_path / "lanes.svg").read_text())
-    assert labels[:11] == [("middle", str(49 * ms // 2), str(ms)) for ms in range(0, 21, 2)]

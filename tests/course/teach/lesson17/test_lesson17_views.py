@@ -7,8 +7,6 @@ from oracles import small_model
 
 from course import teach
 from course.posts.post002.aborts import abort_each, abort_the_set, stop_each
-from course.teach.lesson17 import policy_charts
-from course.teach.views import run_charts
 from roseinfer.arrivals import Arrival
 from roseinfer.engine.metrics import SequenceTimes
 from roseinfer.engine.step import StepRecord
@@ -52,19 +50,6 @@ def test_whose_wait_it_is():
     assert len(chart.spec["vconcat"]) == 1 and len(chart.spec["vconcat"][0]["hconcat"]) == 2
 
 
-def test_a_panel_of_many_requests_has_fewer_points():
-    runs = RUNS | {"one": [request(n, n + 1, n + 2) for n in range(1500)]}
-    panel = teach.draw_who_waits(runs).spec["vconcat"][0]["hconcat"][0]
-    data = panel["data"]["values"].splitlines()
-    assert 300 < len(data) <= 401 and data[0] == "came,waited,output"
-
-
-def test_blocks_that_are_held():
-    chart = teach.draw_blocks_held({"kept": [2, 4, 4], "freed": [2, 0]})
-    assert repr(chart) == "kept: 3 steps, 4 blocks held at the end\nfreed: 2 steps, 0 blocks held at the end"
-    assert chart.png[:4] == b"\x89PNG"
-
-
 def test_a_simulation_by_steps():
     setting = EngineSetting(num_blocks=16, block_size=4, max_num_seqs=1, max_model_len=32)
     ends = {}
@@ -83,7 +68,3 @@ def test_half_an_abort_keeps_blocks_and_none_wastes_tokens():
         "stop_each": (4, 3),
         "abort_each": (4, 0),
     }
-
-
-def test_pictures_have_no_colour_of_a_request():
-    assert not {*policy_charts.SHADES, *policy_charts.RUN_COLOURS} & set(run_charts.COLOURS.values())

@@ -8,7 +8,6 @@ from numba import prange
 
 from course import teach
 from course.teach.exercises.attempt import does_nothing
-from course.teach.lesson18.barriers import loops_of_step
 from roseinfer.generate import generate
 from roseinfer.models import load_model
 from roseinfer.sequence import SamplingParams
@@ -77,11 +76,6 @@ def test_products_are_timed_and_a_stub_is_left_out():
     small = load_model("tiny", device="cpu")
     names = [list(teach.time_products(small, stage_18.product, each).df["product"]) for each in (product, own)]
     assert names[1] == [*names[0], "yours"] and "plain loops (stage 18)" in names[0]
-
-
-def test_the_loops_of_a_step_are_counted():
-    assert loops_of_step(stage_18.decode_kernel) == (6, 1)
-    assert teach.time_barriers(stage_18.decode_kernel, 12).df["in a step"].tolist() == [73]
 
 
 @pytest.mark.nightly

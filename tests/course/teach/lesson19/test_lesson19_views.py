@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from course.display.board import VEGA, WIDTH
 from course.teach.exercises.solutions import solution
-from course.teach.lesson19.draft_picture import MOST_PROMPT, DraftStep, picture_of, readable
+from course.teach.lesson19.draft_picture import DraftStep, picture_of, readable
 from course.teach.lesson19.drafts import draw_drafts, record_drafts
 from course.teach.lesson19.own_draft import with_draft
 from roseinfer import load_model, load_tokenizer
@@ -68,28 +67,6 @@ def test_the_picture_tells_each_draft_and_the_steps_that_are_saved(steps, tokeni
     assert picture.shown == 1, "the step that has both accepted and rejected tokens"
     assert "step 2: nothing drafted, 1 token" in picture.texts(2)
     assert {"3 steps", "5 steps"} <= set(picture.texts(2)) and {"4 steps", "8 steps"} <= set(picture.texts(3))
-
-
-def test_rejected_tokens_are_crossed_out_in_their_step_alone(steps, tokenizer):
-    picture = picture_of(steps, tokenizer.encode(PROMPT).ids, tokenizer)
-    spans = [(first, last) for shape, first, last in picture.shapes if type(shape).__name__ == "Path"]
-    assert spans == [(1, 1), (1, 1)]
-    assert picture.texts(1).count("␣the") - picture.texts(2).count("␣the") == 1
-
-
-def test_nothing_is_wider_than_the_page_and_nothing_below_the_text_moves(steps, tokenizer):
-    """With a long prompt and long steps: the slowest run, one token each."""
-    many = [DraftStep((), steps[0].tokens)] * 90
-    picture = picture_of([*steps, *many], [5] * 200, tokenizer)
-    rects = [(shape, first, last) for shape, first, last in picture.shapes if type(shape).__name__ == "Rect"]
-    assert max(shape.x + shape.width for shape, _, _ in rects) <= WIDTH
-    assert f", its last {MOST_PROMPT} of 200 tokens" in " ".join(picture.texts(0))
-    labels = {shape.y for shape, _, _ in picture.shapes if getattr(shape, "text", "") == "without"}
-    assert len(labels) == 1
-    bundle, _ = picture._repr_mimebundle_()
-    assert bundle["image/png"][:4] == b"\x89PNG" and bundle[VEGA]["width"] == WIDTH
-    controls = [signal for signal in bundle[VEGA]["signals"] if "bind" in signal]
-    assert [signal["bind"]["max"] for signal in controls] == [93]
 
 
 def test_spaces_line_ends_and_special_tokens_can_be_read(tokenizer):

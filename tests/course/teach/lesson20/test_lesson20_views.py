@@ -61,17 +61,6 @@ def test_the_picture_has_a_frame_per_rate(picture):
     assert VEGA in bundle and bundle["image/png"].startswith(b"\x89PNG")
 
 
-def test_a_row_has_its_parts_side_by_side():
-    load = simulate_load(60, 1)
-    late = [one for one in load.requests if ttft(one) > load_picture.TTFT_LIMIT]
-    assert late
-    queued, prefill, decode = load_picture._request(3, late[0])
-    assert queued.colour == load_picture.LATE.colour and {queued.row, prefill.row, decode.row} == {3}
-    assert queued.column == pytest.approx(10 * late[0].arrival.seconds)
-    assert prefill.column == pytest.approx(queued.column + queued.width)
-    assert decode.column == pytest.approx(prefill.column + prefill.width)
-
-
 def test_rules_at_an_overload():
     shown = teach.race_admission({"no limit": everyone, "8 may wait": teach.at_most(8), "admit": solution("20.4")})
     rows = shown.df.set_index("rule")

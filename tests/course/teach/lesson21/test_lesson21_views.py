@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import torch
-from test_lesson21 import BiasFirst
 
 from course.display.board import VEGA
 from course.teach.lesson21 import reduce_times, split_picture
-from course.teach.lesson21.own_layer import with_row_parallel
 from course.teach.lesson21.rank_sizes import split_sizes
-from course.teach.measure.prove import prove
 from roseinfer.models import load_model
-from stages import OneTable, TensorParallel
+from stages import TensorParallel
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +60,6 @@ def test_an_unknown_link_is_refused_with_the_known_ones():
 def test_all_reduces_are_timed_between_two_processes():
     times = reduce_times.time_all_reduces((64, 4096))
     assert list(times.df["bytes"]) == [64, 4096] and (times.df["gloo here, µs"] > 0).all()
-    assert "times as long as the fastest link" in reduce_times.say_links(times).to_html()
 
 
 @pytest.mark.slow
@@ -72,27 +67,3 @@ def test_the_share_of_all_reduces_counts_two_per_layer(tiny):
     rows = reduce_times.reduce_share(TensorParallel, tiny, (1, 2)).df
     assert list(rows["all-reduces per step"]) == [2 * tiny.config.num_layers] * 2
     assert (rows["share, %"] > 0).all() and (rows["share, %"] < 100).all()
-
-
-@pytest.mark.slow
-def test_an_own_layer_runs_on_rank_0(tiny):
-    calls = []
-
-    class Counted(BiasFirst):
-        def forward(self, x):
-            calls.append(len(x))
-            return super().forward(x)
-
-    own = with_row_parallel(TensorParallel, "Own", Counted)
-    rows = prove(own, tiny, (3, 9), max_tokens=3).df
-    assert list(rows["reference"]) == list(rows["transformers"]) == ["equal"] * 2
-    assert own.name == "Own" and len(calls) % (2 * tiny.config.num_layers) == 0 and calls
-
-
-def test_a_stub_is_left_out_and_another_stage_is_refused():
-    class Stub(torch.nn.Module):
-        def forward(self, x): ...
-
-    assert with_row_parallel(TensorParallel, "Own", Stub).row_parallel is TensorParallel.row_parallel
-    with pytest.raises(ValueError, match="stage_class must have a class `row_parallel`"):
-        with_row_parallel(OneTable, "Own", Stub)

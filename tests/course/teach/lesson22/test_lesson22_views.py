@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from course import teach
-from course.contest import Draft, Policy
+from course.contest import Draft, Policy, Refused
 from course.contest.score import Score, score_row
 from course.contest.workload import MIXED
 from course.teach.lesson22 import contest_cell
-from course.teach.lesson22.contest_cell import Outcomes, as_file
+from course.teach.lesson22.contest_cell import as_file, outcome
 from course.teach.lesson22.contest_pictures import slots_picture
 from course.teach.lesson22.contest_run import SLOTS, ContestRun, Stay, record_contest
 from roseinfer.models import load_model
@@ -93,31 +93,25 @@ def score_of(name: str, speed: float) -> Score:
     return Score(arguments={}, rows=[row], host={}, device="a CPU", versions={}, commit=None)
 
 
-def test_outcomes_are_exact_but_for_times():
-    outcomes = Outcomes("mixed", 2, {"fast": score_of("fast", 2.0), "bad": "request 1: token 0 is wrong"})
-    lines = repr(outcomes).splitlines()
-    assert [line.split() for line in lines[3:]] == [["fast", "equal"], ["bad", "refused"]]
-    assert outcomes.score("fast") == 2.0
-    with pytest.raises(ValueError, match="bad has no score: request 1"):
-        outcomes.score("bad")
-    html = outcomes._repr_mimebundle_()["text/html"]
-    assert "×2.00" in html and "request 1: token 0 is wrong" in html
+class Judged:
+    """A contest that refuses the entry `bad`."""
+
+    def score(self, file, name):
+        if name == "bad":
+            raise Refused("request 1: token 0 is wrong")
+        return score_of(name, 2.0)
 
 
-def test_sentences_say_what_was_measured():
-    slow, same = score_of("slow", 0.5), score_of("same", 1.0)
-    said = teach.say_contest(Outcomes("mixed", 2, {"slow": slow, "same": same, "bad": "it hangs"}))
-    assert said.sentences == (
-        "slow on mixed: 0.50 times as fast as the baseline, slower in 2 of 2 runs.",
-        "same on mixed: the ranges overlap, so no difference is shown (median ratio 1.00).",
-        "bad has no score on mixed: it hangs.",
-    )
+def test_an_entry_has_a_score_or_is_refused():
+    fast, bad = (outcome(Judged(), name, "class A:\n    pass\n") for name in ("fast", "bad"))
+    assert (fast["tokens"], fast["score"]) == ("equal", 2.0)
+    assert (bad["tokens"], bad["verdict"]) == ("refused", "request 1: token 0 is wrong")
 
 
 def test_a_stub_is_no_entry(monkeypatch):
     monkeypatch.setattr(contest_cell, "Contest", None)  # no contest is held
-    outcomes = teach.run_contest({"mine": ...})
-    assert outcomes.scores == {} and "none yet: see the exercise above" in repr(outcomes)
+    shown = teach.run_contest({"mine": ...})
+    assert "none yet: see the exercise above" in repr(shown) and "nan" not in shown.to_html()
 
 
 def test_an_unknown_workload_is_refused():
@@ -139,8 +133,9 @@ def test_a_contest_scores_and_refuses():
     honest = "from course.contest import Policy\nclass A(Policy):\n    def key(self, seq):\n        return 0\n"
     wrong = honest.replace("return 0", "exit(3)")
     outcomes = teach.run_contest({"mine": honest, "leaves": wrong}, workload="short", repeats=1)
-    assert outcomes.score("mine") > 0
-    assert outcomes.scores["leaves"] == "it failed in its first run: SystemExit: 3, in line 4 of entry.py"
+    mine, leaves = outcomes.df.to_dict("records")
+    assert mine["score"] > 0
+    assert leaves["verdict"] == "it failed in its first run: SystemExit: 3, in line 4 of entry.py"
 
 
 def test_a_policy_tuned_to_one_workload_loses_on_another():

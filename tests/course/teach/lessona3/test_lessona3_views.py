@@ -14,7 +14,7 @@ from rung_answers import SOLUTIONS, interpreted, kernel
 from course import teach
 from course.teach.exercises.wrong import Wrong
 from course.teach.lessona3.arena import GAP, Arena
-from course.teach.lessona3.program_times import say_programs, time_programs
+from course.teach.lessona3.program_times import time_programs
 from course.teach.lessona3.rung_checks import run_unwatched
 from course.teach.lessona3.rung_picture import steps_of
 from course.teach.lessona3.rung_record import record_rung
@@ -160,21 +160,9 @@ def test_a_kernel_that_cannot_be_launched_is_not_drawn_and_a_wrong_one_is():
 
 
 @interpreted
-@pytest.mark.parametrize(
-    ("rung_id", "case", "message"),
-    [
-        ("a3.1", (10, 4), "n must be a multiple of block 4, got 10"),
-        ("a3.2", (10,), r"case of a3.2 must be n, block, got \(10,\)"),
-        ("a3.2", (-1, 4), "n must be an int of 1 or more, got -1"),
-        ("a3.2", (10.0, 4), "n must be an int of 1 or more, got 10.0"),
-        ("a3.2", (10, 3), "block must be a power of two, got 3"),
-        ("a3.8", (10, 4, 3), "head_dim must be a power of two, got 3"),
-        ("a3.8", (10, 4, 4, "low"), "kind must be one of '', 'falling', .*, got 'low'"),
-    ],
-)
-def test_a_case_that_a_rung_does_not_have_is_refused(rung_id, case, message):
-    with pytest.raises(ValueError, match=message):
-        record_rung(rung_id, *case)
+def test_a_case_that_a_rung_does_not_have_is_refused():
+    with pytest.raises(ValueError, match="cannot be launched as one of a3.2: it raised TypeError: add_any"):
+        record_rung("a3.2", 10)
 
 
 @interpreted
@@ -197,21 +185,12 @@ print(triton_mode.MODE, own.accesses)
 
 
 @interpreted
-def test_times_are_told_and_not_compared():
+def test_a_copy_is_timed_by_its_programs():
     ms = time_programs(RUNGS["a3.0"].kernel, programs=(1, 2))
     assert list(ms) == [1, 2] and min(ms.values()) > 0
-    said = say_programs({4: 3.0, 16: 9.0})
-    assert said.sentences == (
-        "4 programs took 3 ms, 16 programs 9 ms. That is 0.5 ms per program, whatever its block, and 1 ms for the "
-        "launch.",
-    )
-    assert "No cost per program is to be seen" in say_programs({4: 9.0, 16: 3.0}).sentences[0]
-    assert "3 ms" not in repr(said)
     for number in (3, 2.0):
         with pytest.raises(ValueError, match=f"programs must be integers that divide 4096, got {number}"):
             time_programs(None, programs=(number,))
-    with pytest.raises(ValueError, match=r"ms must have the times of two numbers of programs, got 3: \[1, 4, 16\]"):
-        say_programs({1: 0.5, 4: 1.0, 16: 2.0})
 
 
 # Compiled, without a GPU

@@ -86,14 +86,6 @@ def test_the_roof_is_bandwidth_first_and_then_compute(result):
     assert frame["of the roof"].tolist() == pytest.approx((frame["GFLOP/s"] / 0.1).tolist())
 
 
-def test_marks_lie_where_their_numbers_say(result):
-    view = teach.roofline(result)
-    marks = data_of(view, "sign")
-    assert [mark["sign"] for mark in marks] == list("F123")
-    for mark, row in zip(marks, view.table.df.to_dict("records"), strict=True):
-        assert {name: mark[name] for name in row} == pytest.approx(row)
-
-
 @pytest.mark.parametrize("faster", [1, 40])
 def test_every_point_is_in_the_picture_one_above_the_roof_too(result, faster):
     """A small model's copies may come from a cache, faster than memory was measured."""
@@ -107,14 +99,6 @@ def test_every_point_is_in_the_picture_one_above_the_roof_too(result, faster):
         assert all(low <= row[field] <= high for row in roof)
 
 
-def test_points_too_near_to_be_told_apart_share_a_label(result):
-    first, second, third = (row["step_ms"] for row in result.rows)
-    rows = [row | {"step_ms": ms} for row, ms in zip(result.rows, (first, 5 * second, third), strict=True)]
-    rows[1] |= {key: rows[0][key] for key in ("bytes_copied", "bytes_filled")} | {"step_ms": 1.01 * first}
-    labels = [mark["beside"] for mark in data_of(teach.roofline(replace(result, rows=rows)), "beside")]
-    assert labels[:3] == ["F", "", "1, 2"]
-
-
 def test_who_was_not_counted_has_no_point_and_is_named(result):
     hf = {key: result.rows[0][key] for key in ("stage", "step_ms")} | {"stage": "HF generate"}
     view = teach.roofline(replace(result, rows=[*result.rows, hf]))
@@ -122,19 +106,3 @@ def test_who_was_not_counted_has_no_point_and_is_named(result):
     assert "without a point: HF generate" in view.table.note
     with pytest.raises(ValueError, match="counted, got .'HF generate'"):
         teach.roofline(replace(result, rows=[hf]))
-
-
-def test_stages_are_raced(small, result):
-    view = teach.roofline([NaiveCat, PreallocGather, BlockTable], small, **SIZES)
-    assert repr(view) == repr(teach.roofline(result))
-
-
-def test_bad_arguments_are_refused(result, small):
-    with pytest.raises(ValueError, match="model must be given"):
-        teach.roofline([NaiveCat])
-    with pytest.raises(ValueError, match="takes neither"):
-        teach.roofline(result, small)
-    with pytest.raises(ValueError, match="takes neither"):
-        teach.roofline(result, batch_size=2)
-    with pytest.raises(ValueError, match="stages must"):
-        teach.roofline([], small)

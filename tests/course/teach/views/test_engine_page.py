@@ -7,7 +7,6 @@ import pytest
 
 from course import teach
 from course.display.board import VEGA
-from course.display.board_layout import Rect
 from course.teach.views import engine_walk
 from course.teach.views.engine_page import LESSONS
 from course.teach.views.engine_parts import PARTS
@@ -46,17 +45,6 @@ def test_a_lesson_has_a_small_still_with_its_part(lesson, built):
     lit = [cell.text for cell in looks.values() if cell.strength == 0.55]
     assert len(lit) == built.count(",") + 1
     assert looks["tokenizer"].dashed is False and looks["server"].dashed
-
-
-def test_parts_of_later_lessons_are_dashed():
-    cells = teach.engine_page("14").frames[0].panels[0].cells
-    assert {cell.text for cell in cells if cell.dashed} == {
-        "queue",
-        "overlap · 16",
-        "prefix cache",
-        "server",
-        "replicas",
-    }
 
 
 def test_no_text_is_wider_than_its_box():
@@ -115,20 +103,3 @@ def test_the_text_grows_by_the_tokens_that_the_model_chooses(page):
     texts = [text_in(page, number) for number in range(len(page.frames))]
     tokens = [load_tokenizer("tiny").decode([*ids, *chosen[:n]]) for n in range(5)]
     assert list(dict.fromkeys(texts)) == tokens and texts == sorted(texts, key=len)
-
-
-def slots(page, number, colour):
-    """Coloured slots of the pool in a frame."""
-    return sum(
-        isinstance(shape, Rect) and first <= number <= last and shape.fill == colour and shape.height == 20
-        for shape, first, last in page.shapes
-    )
-
-
-def test_blocks_are_reserved_then_filled_then_free_again(page):
-    moments = list(engine_walk._moments(6))
-    for number, moment in enumerate(moments):
-        prompt, decode = slots(page, number, engine_walk.PROMPT), slots(page, number, engine_walk.DECODE)
-        assert (prompt, decode) == (min(moment.cached, 6), max(moment.cached - 6, 0))
-    assert [moment.held for moment in moments][::6] == [0, 2, 2, 3] and moments[-1].held == 0
-    assert max(moment.cached for moment in moments) == 6 + 4 - 1, "the last token is made, and never cached"

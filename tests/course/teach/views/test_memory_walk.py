@@ -82,23 +82,8 @@ def test_a_step_reads_a_line_in_each_layout_until_it_is_done():
     assert {"token-major [5, 4, 2, 8]: reads sequence 1, head 1", "head-major [5, 2, 4, 8]: done"} <= set(
         walk.texts(17)
     )
-    for step, frame in enumerate(walk.frames):
-        *strips, table = frame.panels
-        for strip, most in zip(strips, (28, 16), strict=True):
-            cells = [cell for cell in strip.cells if cell.row]
-            assert sum(cell.text or 0 for cell in cells) == min(step, most)
-            assert sum(cell.outline != "" for cell in cells) == (0 < step <= most)
+    *_, table = walk.frames[-1].panels
     assert [cell.text for cell in table.cells][6:12] == ["token-major", "896", "896", "28", "14", "9"]
-
-
-def test_a_key_is_read_when_its_task_comes_to_it():
-    walk = walk_memory([2], 2, 2, 8, 4, layouts=["token-major"])  # a line has both heads of a token
-    strong = [
-        [cell.strength > 0.5 for cell in frame.panels[0].cells if not cell.row and cell.text != ""]
-        for frame in walk.frames
-    ]
-    first, both = [True, False, False, False], [True, False, True, False]
-    assert strong == [[False] * 4, first, both, [True, True, True, False], [True] * 4]
 
 
 @pytest.mark.parametrize(

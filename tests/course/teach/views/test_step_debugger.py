@@ -13,7 +13,7 @@ from course.teach.views.tensor_facts import Memory
 from roseinfer.generate import begin, decode_step
 from roseinfer.profiling import bytes_copied, stage_ops, trace_once
 from roseinfer.sequence import SamplingParams, Sequence
-from stages import LADDER, BlockTableCache, Graphs, NaiveCat, PreallocGather, VectorizedGather
+from stages import LADDER, BlockTableCache, Graphs, NaiveCat, PreallocGather
 
 PROMPTS = [[3] * 5, [4] * 8, [5] * 2]  # with the new token, the second sequence crosses a block's edge
 PARAMS = SamplingParams(max_tokens=9, ignore_eos=True)
@@ -113,22 +113,6 @@ def test_a_paged_stage_reads_views_and_keeps_k_and_v(small):
     assert (attention["new[layer][0]"].memory, attention["new[layer][1]"].memory) == ("= k", "= v")
     append = tensors(record, "append")
     assert append["new[0..1][0]"].memory == "= k" and append["k_cache"].shape == (2, 8, 8, 4, 8)
-
-
-def test_the_vectorised_gather_leaves_a_strided_past(small):
-    past = tensors(record_step(*batch(VectorizedGather, small)), "build")["past[0..1][0..1]"]
-    assert past.shape == (3, 4, 8, 8) and past.strides == (256, 8, 32, 1) and not past.contiguous
-
-
-def test_the_frames_walk_the_phases(small):
-    view = teach.step_debugger(*batch(PreallocGather, small))
-    texts = [view.texts(number) for number in range(len(view.frames))]
-    assert {"0: before", "token_ids", "slot"} <= {*texts[0]}
-    assert {"1: build", "past[0..1][0..1]"} <= {*texts[1]} and "12 copy_" in view.frames[1].says
-    assert {"3: attention, layer 1", "in q's memory, strided", "Bytes copied in the step: 23,040"} <= {*texts[3]}
-    for number, frame in enumerate(view.frames[1:], start=1):
-        marked = [cell.text for cell in frame.panels[0].cells if cell.colour != ""]
-        assert f"{number}: {marked[0]}" == frame.heading
 
 
 def test_layers_that_differ_are_all_in_the_exact_text(small):
