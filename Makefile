@@ -10,6 +10,8 @@ PY := "$(ENV_DIR)/bin/python"
 # A worker a core, with one thread each: on two cores, two workers with two threads each take longer. Bytecode is kept,
 # also where the environment asks for none: each worker imports all tests, and would compile all of them every time.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=$(or $(OMP_NUM_THREADS),1) $(PY) -m pytest -n logical --maxprocesses 8 --dist loadscope
+# Without plugins that tests have no use for: xdist's controller and then each worker would take 1.5 s to import them.
+TESTS := $(PYTEST) -p no:nbval -p no:schemathesis
 # What fails beside other tests, by path: to collect all tests would take half a minute.
 ALONE := $(PY) -m pytest $$(grep -rl --include='*.py' mark.alone tests)
 
@@ -34,17 +36,17 @@ check: setup ## in a minute or two: lint, format, types, and the quick tests: th
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m mypy & types=$$!; \
-	$(PYTEST) -m "not slow and not browser and not gpu and not nightly" tests && tested=yes; \
+	$(TESTS) -m "not slow and not browser and not gpu and not nightly" tests && tested=yes; \
 	wait $$types || { echo "mypy failed, see above" >&2; exit 1; }; [ "$$tested" ]
 
 test: check ## before a commit: `make check`, which shows first what is likely red; then the slow tests (some in a real browser), and the core path of every notebook that has changed against its recorded outputs and its solutions
 	@sh tools/shell/browser.sh
-	$(PYTEST) -m "(slow or browser) and not alone and not nightly" tests
+	$(TESTS) -m "(slow or browser) and not alone and not nightly" tests
 	$(ALONE) -m "alone and not nightly"
 	$(PYTEST) --nbval -m "not nightly" notebooks
 
 nightly: test ## everything: `make test`, then each stage by each promise, the notebooks with their folded cells, all mutants of the solutions, the book and the slides
-	$(PYTEST) -m "nightly and not alone" tests
+	$(TESTS) -m "nightly and not alone" tests
 	$(ALONE) -m "nightly and alone"
 	$(PYTEST) --nbval notebooks
 	$(PY) -m tools.mutants

@@ -23,7 +23,7 @@ from .paged_numba import SUMS, as_float, write_then_attend
 from .rows_numba import norm, norm_row, silu_rows, stored, turn_heads
 from .tiled_numba import ADD, GELU, STORE
 
-attention = njit(parallel=True, fastmath=SUMS)(write_then_attend)
+attention = compiled(parallel=True, fastmath=SUMS)(write_then_attend)
 
 
 @njit(parallel=True)

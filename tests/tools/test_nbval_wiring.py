@@ -1,4 +1,4 @@
-"""The root conftest.py: what `pytest --nbval notebooks` compares, refuses and survives."""
+"""nbval_notebooks.py: what `pytest --nbval notebooks` compares, refuses and survives."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def outcomes(tmp_path_factory) -> dict[tuple[str, int | str], tuple[str, str]]:
     for name in ("tests", "tools", "notebooks", "notebooks/solutions", "elsewhere"):
         (folder / name).mkdir()
     tools = [f"tools/{name}.py" for name in ("__init__", "notebooks", "solutions")]
-    for name in ("conftest.py", "pyproject.toml", "tests/nbval.cfg", *tools):
+    for name in ("conftest.py", "pyproject.toml", "tests/nbval.cfg", "tests/nbval_notebooks.py", *tools):
         shutil.copy(ROOT / name, folder / name)
     for name, text in SOLUTIONS.items():
         (folder / "notebooks" / "solutions" / f"{name}.py").write_text(text)

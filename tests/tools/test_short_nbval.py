@@ -15,7 +15,14 @@ from roseinfer.paths import ROOT
 from tools.notebooks import digest
 
 ROUNDS = "from roseinfer.bench.interleave import interleaved\nlen(interleaved({'a': list}, repeats=9)['a'])"
-FILES = ("conftest.py", "pyproject.toml", "tests/nbval.cfg", "tools/__init__.py", "tools/notebooks.py")
+FILES = (
+    "conftest.py",
+    "pyproject.toml",
+    "tests/nbval.cfg",
+    "tests/nbval_notebooks.py",
+    "tools/__init__.py",
+    "tools/notebooks.py",
+)
 
 
 def recorded(source, text, tags=()):

@@ -322,6 +322,7 @@ def test_peers_are_given_gpt2_alone():
         assert left_out == {"llama.cpp float32": "peers are given GPT-2 alone, not llama"}
 
 
+@pytest.mark.slow  # it compiles a step for weights of a kind that no quick test has
 def test_a_gguf_file_is_run_as_it_is_stored_by_the_engine_and_by_llama_cpp(tmp_path: Path):
     model = load_model("random:tiny-llama")
     path = write_gguf(model, tmp_path / "model.gguf", "Q8_0")

@@ -76,6 +76,7 @@ def test_a_stage_that_cannot_be_timed_here_is_named_with_its_reason(timed):
     assert any(TritonPaged.name in line and "left out" in line for line in subtitle)
 
 
+@pytest.mark.slow
 def test_what_a_busy_machine_made_unsteady_is_timed_again(timed):
     climb(NaiveCat)
     under = speeds.key(CPU, LADDER)

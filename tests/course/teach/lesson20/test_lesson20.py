@@ -184,13 +184,20 @@ test_wrong_loops = wrong_answers(
     "20.3",
     {
         "no async def": (not_async, "a coroutine or an awaitable is required"),
-        "asks the clock": (busy_waiting, "a loop that looks at the clock"),
         "forgets one": (forgets_the_last, "sent: you return [], expected [[0, 3.0]]"),
         "twice": (sends_twice, "sent: you return [[0, 0.0], [0, 0.0]], expected [[0, 3.0]]"),
         "waits for nothing": (never_ends, "nothing is left to wait for"),
         "eight at a time": (eight_at_a_time, "sent: you return"),
-        "time.sleep": (holds_up_all, "time.sleep, and a loop"),
     },
+)
+test_loops_that_hold_up_all = pytest.mark.slow(  # the checker waits for 2 s
+    wrong_answers(
+        "20.3",
+        {
+            "asks the clock": (busy_waiting, "a loop that looks at the clock"),
+            "time.sleep": (holds_up_all, "time.sleep, and a loop"),
+        },
+    )
 )
 
 

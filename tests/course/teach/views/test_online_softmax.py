@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from math import ceil
 from xml.etree import ElementTree
 
@@ -15,8 +16,9 @@ SCORES = [0.5, 1.2, -0.3, 0.8, 2.6]
 VALUES = [[1.0, -0.5], [0.4, 0.8], [-0.6, 0.1], [0.3, 0.3], [-1.0, 0.0]]
 
 
-def walk(block_size=2, scores=SCORES):
-    return walk_online_softmax(torch.tensor(scores), values=torch.tensor(VALUES), block_size=block_size)
+@cache
+def walk(block_size=2):
+    return walk_online_softmax(torch.tensor(SCORES), values=torch.tensor(VALUES), block_size=block_size)
 
 
 def texts(page, **signals) -> set[str]:
