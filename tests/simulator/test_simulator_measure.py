@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from roseinfer.models import load_model
-from roseinfer.simulator import EngineSetting, fit, measure, step_samples
+from roseinfer.simulator import fit, measure, step_samples
 
 pytestmark = pytest.mark.slow
 
