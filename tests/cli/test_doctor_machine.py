@@ -170,9 +170,3 @@ def test_a_triton_variable_that_means_nothing_is_named(monkeypatch):
     check = doctor.probe_triton()
     assert (check.found, check.status, check.required) == ("ROSEINFER_TRITON=foo", "missing", True)
     assert "interpret or compile" in check.fix
-
-
-def test_one_thread_is_no_plural(monkeypatch):
-    monkeypatch.setattr(doctor, "num_threads", lambda: 1)
-    monkeypatch.setattr(doctor, "cuda_available", lambda: False)
-    assert ", 1 thread" in doctor.probe_device().found and "threads" not in doctor.probe_device().found

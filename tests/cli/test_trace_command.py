@@ -235,12 +235,6 @@ def test_no_rows_say_which_names_the_trace_does_not_have(run, gpu):
     assert run(gpu, "--sql", "SELECT 1 AS one FROM slice WHERE name LIKE 'no%' AND cat <> 'kernel'")[2] == "no rows\n"
 
 
-def test_an_unknown_span_is_answered_with_the_nearest(run, gpu):
-    status, out, err = run(gpu, "--ops", "build_batched_past")
-    assert (status, out) == (2, [])
-    assert err.startswith(f"error: no span 'build_batched_past' (nearest: {BUILD}), allowed: {STEP}, ")
-
-
 # --- files ---
 
 

@@ -51,8 +51,8 @@ def fake_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
 # The race
 
 
-def raced(spec: str, stages=(), on_progress=None, **given) -> OfflineResult:
-    return offline(Offline(model=spec, **{"batch_sizes": [1, 8], "device": "cpu"} | given), stages, on_progress)
+def raced(spec: str, stages=(), **given) -> OfflineResult:
+    return offline(Offline(model=spec, **{"batch_sizes": [1, 8], "device": "cpu"} | given), stages)
 
 
 @pytest.fixture(scope="module")
@@ -191,16 +191,6 @@ def test_a_contender_that_gives_too_few_tokens_fails(spec: str, monkeypatch: pyt
     monkeypatch.setattr(contenders, "hf", lazy)
     with pytest.raises(ContenderFailed, match=r"^it gave 1 outputs of \[1\] tokens, asked were 1 of \[64\]$"):
         raced(spec, contenders=["hf"], batch_sizes=[1])
-
-
-def test_progress_counts_every_run(spec: str):
-    seen = []
-    raced(spec, contenders=["hf"], batch_sizes=[1, 2], max_tokens=2, repeats=2, on_progress=seen.append)
-    assert [p.runs_done for p in seen] == list(range(6)) and {p.runs_total for p in seen} == {6}
-    assert [p.phase for p in seen[:2]] == [
-        "prompt 8, batch 1, warm-up",
-        "prompt 8, batch 1, repeat 1 of 2",
-    ]
 
 
 @pytest.mark.parametrize(
