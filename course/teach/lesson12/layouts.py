@@ -24,6 +24,7 @@ SECONDS = 0.1  # to time one thing
 USUAL_ROWS = 16  # of x: a hint to oneDNN, as in stage 12
 LAYOUTS = "float32, row by row", "float32, packed", "bfloat16, packed", "8 bits"
 EIGHT_BITS = LAYOUTS[-1]
+Product = Callable[[Tensor], Tensor]
 
 
 def time_matrices(model: GPT2) -> Table:
