@@ -55,10 +55,8 @@ class HandedOver:
             there.add(number)
 
 
-def checked_shape(tokens: object, requests: Sequence[Request]) -> list[list[int]]:
+def checked_shape(tokens: list[Any], requests: Sequence[Request]) -> list[list[int]]:
     """Return the tokens. Raises Refused unless each request has a list of as many token ids as were asked for."""
-    if not isinstance(tokens, list) or len(tokens) != len(requests):
-        raise Refused(f"it does not give tokens for each of the {len(requests)} requests")
     for number, (own, request) in enumerate(zip(tokens, requests, strict=True)):
         if not isinstance(own, list) or any(type(token) is not int for token in own):
             raise Refused(f"request {number}: its tokens are not a list of ids")

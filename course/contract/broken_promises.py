@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
+from roseinfer.arguments import counted
 from roseinfer.blocks import BlockTables
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
@@ -21,7 +22,7 @@ def require_tokens(seqs: list[Sequence], want: list[list[int]], oracle: str = "t
             same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(got, tokens, strict=False)))
             token = f"token {same} is {got[same]}" if same < len(got) else f"it ends after {same} tokens"
             right = f"expected {tokens[same]}" if same < len(tokens) else f"expected {len(tokens)} tokens in all"
-            prompt = f"sequence {i} of {len(seqs)}, prompt of {count(seq.num_prompt_tokens, 'token')}"
+            prompt = f"sequence {i} of {len(seqs)}, prompt of {counted(seq.num_prompt_tokens, 'token')}"
             before = f"; the {same} before are right" if same > 1 else ""
             raise AssertionError(f"{prompt}: {token}, {right} as {oracle} has it{before}")
 
@@ -39,7 +40,7 @@ def require_all_free(stage: Stage, when: str) -> None:
     held = len(stage.tables)
     free, total = stage.num_free_blocks, stage.tables.num_blocks
     assert (held, free) == (0, total), (
-        f"{when}, {free} of {total} blocks are free and {count(held, 'sequence')} still held. "
+        f"{when}, {free} of {total} blocks are free and {counted(held, 'sequence')} still held. "
         "Does free call Stage.free?"
     )
 
@@ -78,10 +79,6 @@ def refused(misuse: str, *says: str, error: type[Exception] = ValueError) -> Ite
 
 def lengths_text(lengths: Iterable[int]) -> str:
     return ", ".join(map(str, lengths))
-
-
-def count(n: int, noun: str) -> str:
-    return f"{n} {noun}" + ("" if n == 1 else "s")
 
 
 def an(noun: str) -> str:

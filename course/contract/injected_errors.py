@@ -1,4 +1,4 @@
-"""Errors that come from outside the stage, at any tensor operation or after any part of the model.
+"""Errors that come from outside the stage, at any tensor operation.
 
 Nothing in the stage is replaced: torch itself raises, as it does when memory runs out or Ctrl-C arrives.
 """
@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .broken_promises import an
@@ -22,19 +21,10 @@ class OutOfMemory(RuntimeError):
     """The error of a full device. It is a RuntimeError, like the one that torch raises."""
 
 
-class Injection(Protocol):
-    """A context manager that raises an error in its body. raised: that error; None if the body never came to it."""
-
-    error: type[BaseException]
-    raised: BaseException | None
-
-    def __enter__(self) -> Any: ...
-
-    def __exit__(self, *error: Any) -> Any: ...
-
-
 class ErrorAt(TorchDispatchMode):
-    """Raises an error in place of operation `at` of the body; at=None raises none. seen: number of operations so far.
+    """Raises an error in place of operation `at` of the body; at=None raises none.
+
+    raised: that error; None if the body never came to it. seen: number of operations so far.
 
     For torch the beginning and end of a profiler span are operations too, though not of the stage: nothing fails there.
     """
@@ -55,32 +45,13 @@ class ErrorAt(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-class ErrorBehind:
-    """Raises an error as soon as the named part of the model has run ("" is the whole model)."""
-
-    def __init__(self, model: nn.Module, part: str, error: type[BaseException]) -> None:
-        self.error = error
-        self.raised: BaseException | None = None
-        self.module = model.get_submodule(part)
-
-    def __enter__(self) -> None:
-        self.hook = self.module.register_forward_hook(self._fail)
-
-    def __exit__(self, *error: object) -> None:
-        self.hook.remove()
-
-    def _fail(self, *_: object) -> None:
-        self.raised = self.error("injected after a part of the model")
-        raise self.raised
-
-
 def num_operations(call: Callable[[], object]) -> int:
     with ErrorAt(OutOfMemory, at=None) as counter:
         call()
     return counter.seen
 
 
-def attempt(call: Callable[[], Result], injection: Injection) -> Result | None:
+def attempt(call: Callable[[], Result], injection: ErrorAt) -> Result | None:
     """Make the call with the injected error. Returns None if that error reaches the caller, else the call's result.
 
     There is a result if the stage handles the error by doing the work in another way. Raises AssertionError if the
@@ -99,7 +70,7 @@ def attempt(call: Callable[[], Result], injection: Injection) -> Result | None:
     return result
 
 
-def where_raised(injection: Injection) -> str:
+def where_raised(injection: ErrorAt) -> str:
     """Name the seam's method in which the error was raised, and the call: "RuntimeError in append, during decode"."""
     kind = "KeyboardInterrupt" if injection.error is KeyboardInterrupt else "RuntimeError"
     frames = traceback.walk_tb(injection.raised.__traceback__ if injection.raised else None)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from random import Random
 from typing import Literal
@@ -17,9 +16,9 @@ from roseinfer.models import Model
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
-from .broken_promises import count, lengths_text, require_all_free, require_one_owner
+from .broken_promises import lengths_text, require_all_free, require_one_owner
 from .making import copy_of, stage_of
-from .shortest_case import Case, require_none_breaks
+from .shortest_case import Case, require_none_breaks, told
 from .small_models import SMALL, last_logits
 
 NUM_CASES, NUM_CALLS = 22, 25
@@ -38,40 +37,12 @@ class StageCall:
     names: tuple[str, ...]
     tokens: tuple[int, ...] = ()
 
-    def simpler(self) -> Iterator[StageCall]:
-        if len(self.names) > 1:
-            for name in self.names:
-                yield replace(self, names=tuple(other for other in self.names if other != name))
-        for length in (1, len(self.tokens) // 2, len(self.tokens) - 1):
-            if 0 < length < len(self.tokens):
-                yield replace(self, tokens=self.tokens[:length])
-
-    def __str__(self) -> str:
-        prompt = f", a prompt of {count(len(self.tokens), 'token')}" if self.kind == "prefill" else ""
-        return f"{self.kind} {', '.join(self.names)}{prompt}"
-
 
 @dataclass(frozen=True)
 class StageCase(Case):
     """A schedule of StageCalls on the model of that name in small_models.MAKERS."""
 
     model: str
-
-    def simpler(self) -> Iterator[StageCase]:
-        if self.model != SMALL[0]:
-            yield replace(self, model=SMALL[0])
-        yield from super().simpler()
-
-    def renamed(self) -> StageCase:
-        """Rename the sequences to A, B, C in the order in which they come."""
-        order = dict.fromkeys(name for call in self.calls for name in call.names)
-        letter = dict(zip(order, NAMES, strict=False))
-        calls = (replace(call, names=tuple(letter[name] for name in call.names)) for call in self.calls)
-        return replace(self, calls=tuple(calls))
-
-    def __str__(self) -> str:
-        pool = f"model {self.model}, {NUM_BLOCKS} blocks of {BLOCK_SIZE} tokens"
-        return "; ".join([pool, *map(str, self.calls)])
 
 
 def random_case(seed: int) -> StageCase:
@@ -90,30 +61,32 @@ def _random_call(rng: Random) -> StageCall:
 def random_schedules(stage_class: type[Stage], device: str) -> None:
     models = cache(partial(copy_of, device=device))  # a copy for all stages of the search
     require_none_breaks(
-        map(random_case, range(NUM_CASES)),
-        lambda case: what_breaks(stage_class, device, case, models(case.model)),
-        lambda case, error: f"the shortest schedule found: {case}: {error}",
+        map(random_case, range(NUM_CASES)), lambda case: what_breaks(stage_class, device, case, models(case.model))
     )
 
 
-def what_breaks(stage_class: type[Stage], device: str, case: StageCase, model: Model) -> Exception | None:
+def what_breaks(stage_class: type[Stage], device: str, case: StageCase, model: Model) -> AssertionError | None:
     """Play the schedule on a fresh stage of the model and return the first error; None if there is none."""
+    made = [f"model {case.model}, {NUM_BLOCKS} blocks of {BLOCK_SIZE} tokens"]
     try:
-        play = Play(stage_class, device, case.model, model)
+        play = Play(stage_class, device, case.model, model, made)
         for call in case.calls:
             play.take(call)
             play.require_books()
         play.free_all()
     except Exception as error:
-        return error
+        return told(f"the shortest schedule found: {'; '.join(made)}", error)
     return None
 
 
 class Play:
-    """Plays the calls that make sense, so that it can play any part of a schedule; checks logits by the reference."""
+    """Plays the calls that make sense, so that it can play any part of a schedule; checks logits by the reference.
 
-    def __init__(self, stage_class: type[Stage], device: str, name: str, model: Model) -> None:
-        self.model, self.device = name, device
+    made: gets the text of each call that is made.
+    """
+
+    def __init__(self, stage_class: type[Stage], device: str, name: str, model: Model, made: list[str]) -> None:
+        self.model, self.device, self.made = name, device, made
         self.live: dict[str, Sequence] = {}
         self.stage = stage_of(
             stage_class, model, device, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, max_num_seqs=len(NAMES)
@@ -123,10 +96,13 @@ class Play:
         live = [name for name in call.names if name in self.live]
         if call.kind == "prefill" and not live:
             [name] = call.names
+            self.made.append(f"prefill {name}, a prompt of {counted(len(call.tokens), 'token')}")
             self.prefill(name, call.tokens)
         elif call.kind == "decode" and live:
+            self.made.append(f"decode {', '.join(live)}")
             self.decode(live, *call.tokens)
         elif call.kind == "free" and live:
+            self.made.append(f"free {', '.join(live)}")
             self.stage.free(self.live.pop(*live))
 
     def prefill(self, name: str, prompt: tuple[int, ...]) -> None:

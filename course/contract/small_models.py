@@ -18,17 +18,11 @@ LLAMAS = ("llama", "qwen2", "qwen3")  # Mistral computes what Llama does
 
 def small_model(num_kv_heads: int = 4, seed: int = 1, vocab_size: int = 97) -> GPT2:
     """Make a two-layer GPT-2 with weights so large that attention and positions decide which token comes next."""
-    config = ModelConfig(
-        architecture="gpt2",
-        vocab_size=vocab_size,
-        hidden_size=32,
-        num_layers=2,
-        num_heads=4,
-        num_kv_heads=num_kv_heads,
-        head_dim=8,
-        intermediate_size=64,
-        max_model_len=192,
-    )
+    return _gpt2(seed, vocab_size, max_model_len=192, num_layers=2, num_heads=4, num_kv_heads=num_kv_heads, head_dim=8)
+
+
+def _gpt2(seed: int = 1, vocab_size: int = 97, **sizes: Any) -> GPT2:
+    config = ModelConfig(architecture="gpt2", vocab_size=vocab_size, hidden_size=32, intermediate_size=64, **sizes)
     model = random_model(config, seed)
     assert isinstance(model, GPT2)
     for p in model.parameters():
@@ -54,21 +48,14 @@ def soft_model(max_model_len: int, num_layers: int, num_heads: int, num_kv_heads
 
     In small_model attention is sharp: a wrong token with a small weight would not be seen among so many.
     """
-    config = ModelConfig(
-        architecture="gpt2",
-        vocab_size=97,
-        hidden_size=32,
+    model = _gpt2(
+        max_model_len=max_model_len,
         num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        intermediate_size=64,
-        max_model_len=max_model_len,
     )
-    model = random_model(config, seed=1)
     for name, p in model.named_parameters():
-        if p.dim() > 1:
-            p.mul_(12)
         if name.endswith("c_attn.weight"):
             p[: (num_heads + num_kv_heads) * head_dim] *= 0.5  # q and k: scores of about +-0.5
     return model

@@ -11,11 +11,12 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from roseinfer.arguments import counted
 from roseinfer.models import Model
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
-from .broken_promises import count, require_all_free, require_one_owner
+from .broken_promises import require_all_free, require_one_owner
 from .making import stage_of
 from .small_models import text_logits, text_of
 
@@ -87,7 +88,7 @@ class TeacherForced:
         want = torch.stack([text_logits(self.model, self.texts[seq.seq_id], self.device)[len(seq) - 1] for seq in seqs])
         off = (logits - want).abs().amax(1) / want.abs().amax(1)
         for i, (error, seq) in enumerate(zip(off.tolist(), seqs, strict=True)):
-            row = f"row {i}, of {count(len(seq), 'token')}"
+            row = f"row {i}, of {counted(len(seq), 'token')}"
             assert error <= TOLERANCE, (
                 f"{where} {row}: a logit is off from the reference by {error:.2g} of the largest, allowed {TOLERANCE}"
             )

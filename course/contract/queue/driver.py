@@ -9,13 +9,14 @@ from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
 
+from roseinfer.arguments import counted
 from roseinfer.models import Model
 from roseinfer.reference import reference_logits
 from roseinfer.sampling import sample
 from roseinfer.sequence import SamplingParams, Sequence, finish_reason
 from roseinfer.stage import Stage
 
-from ..broken_promises import count, refused
+from ..broken_promises import refused
 from ..injected_errors import ErrorAt
 from ..making import stage_of
 from ..small_models import model_of
@@ -80,7 +81,7 @@ class Queue:
             times = sum(other is seq for other in done)
             # A stage may return a sequence that ended with an error, so that its caller sees the end.
             failed = seq.finish_reason == "error" and not had_ended
-            returned = f"step returned {self.name(seq)} {count(times, 'time')}"
+            returned = f"step returned {self.name(seq)} {counted(times, 'time')}"
             assert times == bool(grown) or (failed and times == 1), f"{returned}; its new tokens: {grown}"
         self.require_books()
         return done
@@ -126,7 +127,7 @@ class Queue:
             self.judge(seq)
         free, total, held = self.stage.num_free_blocks, self.stage.tables.num_blocks, len(self.stage.tables)
         assert (free, held) == (total, 0), (
-            f"with every request ended, {free} of {total} blocks are free and {count(held, 'sequence')} held"
+            f"with every request ended, {free} of {total} blocks are free and {counted(held, 'sequence')} held"
         )
         with refused("a step without work"):
             self.stage.step()
@@ -141,7 +142,7 @@ class Queue:
 
     def judge(self, seq: Sequence) -> None:
         """Check that a request that has ended has the reference's tokens, and that it ended where it had to."""
-        made = count(len(seq.output_ids), "new token")
+        made = counted(len(seq.output_ids), "new token")
         assert seq.finish_reason, f"{self.name(seq)} is lost: has_work is False, and it has {made}"
         right = right_tokens(self.model, tuple(seq.token_ids), seq.num_prompt_tokens, seq.params, self.device)
         for i, (token, expected) in enumerate(zip(seq.output_ids, right, strict=True)):
@@ -156,7 +157,7 @@ class Queue:
             part.append(token)
             reason = finish_reason(part, self.stage.config.eos_token_ids)
         assert seq.finish_reason in ("abort", "error", reason), (
-            f"{self.name(seq)}, {count(len(seq.output_ids), 'new token')}: finish_reason is {seq.finish_reason!r}, "
+            f"{self.name(seq)}, {counted(len(seq.output_ids), 'new token')}: finish_reason is {seq.finish_reason!r}, "
             f"expected {reason!r}"
         )
 
@@ -177,7 +178,7 @@ class Queue:
 
     def name(self, seq: Sequence) -> str:
         number = next((i for i, other in enumerate(self.seqs) if other is seq), len(self.seqs))
-        return f"request {number} (prompt of {count(seq.num_prompt_tokens, 'token')})"
+        return f"request {number} (prompt of {counted(seq.num_prompt_tokens, 'token')})"
 
 
 @lru_cache(maxsize=20_000)

@@ -6,10 +6,11 @@ from dataclasses import replace
 from itertools import cycle
 from typing import Any
 
+from roseinfer.arguments import counted
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
 
-from ..broken_promises import count, refused
+from ..broken_promises import refused
 from ..making import copy_of
 from ..small_models import expected, prompts_for
 from .driver import BUDGET, POLICY, Queue, takes
@@ -129,7 +130,7 @@ def no_request_starves(stage_class: type[Stage], device: str) -> None:
             for i in range(9):
                 queue.add([(31 * step + i) % 97], 2)
             queue.step()
-        later = f"{count(64 * 9, 'request')} came after {queue.name(starved)}"
+        later = f"{counted(64 * 9, 'request')} came after {queue.name(starved)}"
         assert starved.finish_reason, f"{later}, and it still waits ({policy or 'no policy given'})"
         queue.run_out()
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Any
 
+from roseinfer.arguments import counted
 from roseinfer.models import Model
 from roseinfer.stage import Stage
 
-from ..broken_promises import count
 from ..injected_errors import ErrorAt, OutOfMemory
 from ..making import copy_of
-from ..shortest_case import Case, require_none_breaks
+from ..shortest_case import Case, require_none_breaks, told
 from ..small_models import text_of
 from .driver import Queue
 
@@ -38,22 +37,13 @@ class QueueCall:
     max_tokens: int = 1
     seed: int | None = None
 
-    def simpler(self) -> Iterator[QueueCall]:
-        for name, least in (("number", self.kind == "step"), ("own", 0), ("max_tokens", 1)):
-            value = getattr(self, name)
-            for smaller in sorted({int(least), value // 2, value - 1}):
-                if least <= smaller < value:
-                    yield replace(self, **{name: smaller})
-        if self.seed is not None:
-            yield replace(self, seed=None)
-
     def __str__(self) -> str:
         if self.kind == "add":
             drawn = "" if self.seed is None else f", drawn by seed {self.seed}"
             prompt = f"{self.number} tokens of text {self.text} and {self.own} of its own"
             return f"add a prompt of {prompt}, max_tokens={self.max_tokens}{drawn}"
         if self.kind == "step":
-            return count(self.number, "step")
+            return counted(self.number, "step")
         return f"abort request {self.number}" if self.kind == "abort" else f"an error at operation {self.number}"
 
 
@@ -67,7 +57,7 @@ class QueueCase(Case):
     budget: int
 
     def __str__(self) -> str:
-        pool = f"{self.num_blocks} blocks of {count(self.block_size, 'token')}, max_num_seqs={self.places}"
+        pool = f"{self.num_blocks} blocks of {counted(self.block_size, 'token')}, max_num_seqs={self.places}"
         return "; ".join([pool, f"max_num_batched_tokens={self.budget}", *map(str, self.calls)])
 
 
@@ -90,13 +80,11 @@ def _random_call(rng: Random) -> QueueCall:
 
 def random_queues(stage_class: type[Stage], device: str) -> None:
     require_none_breaks(
-        map(random_case, range(NUM_CASES)),
-        partial(what_breaks, stage_class, device, copy_of(MODEL, device)),
-        lambda case, error: f"the shortest run found: {case}; to the end: {error}",
+        map(random_case, range(NUM_CASES)), partial(what_breaks, stage_class, device, copy_of(MODEL, device))
     )
 
 
-def what_breaks(stage_class: type[Stage], device: str, model: Model, case: QueueCase) -> Exception | None:
+def what_breaks(stage_class: type[Stage], device: str, model: Model, case: QueueCase) -> AssertionError | None:
     """Run the case on a fresh stage of the model and return the first error; None if there is none."""
     try:
         queue = Queue(
@@ -112,7 +100,7 @@ def what_breaks(stage_class: type[Stage], device: str, model: Model, case: Queue
             _take(queue, call)
         queue.run_out()
     except Exception as error:
-        return error
+        return told(f"the shortest run found: {case}; to the end", error)
     return None
 
 

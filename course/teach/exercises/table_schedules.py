@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import torch
 
-from course.contract.broken_promises import count
+from roseinfer.arguments import counted
 from roseinfer.models import Model
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
@@ -117,7 +117,7 @@ def describe_schedule(*calls: Call) -> str:
         "step": "step {}",
         "fail": "a step of {} that ends in an error",
     }
-    shown = (said[kind].format(", ".join(names), count(tokens, "token")) for kind, names, tokens in calls)
+    shown = (said[kind].format(", ".join(names), counted(tokens, "token")) for kind, names, tokens in calls)
     return f"blocks of {BLOCK_SIZE} tokens: {'; '.join(shown)}"
 
 

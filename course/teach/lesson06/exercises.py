@@ -8,7 +8,7 @@ from math import prod
 from random import Random
 from typing import Any
 
-from course.contract.broken_promises import count
+from roseinfer.arguments import counted
 from roseinfer.bench.table_steps import TableBatch
 from roseinfer.models import Model
 from roseinfer.profiling import count_ops
@@ -50,7 +50,7 @@ ROW_MISTAKES = {
 
 def _describe_step(num_layers: int, lengths: list[int], size: int) -> str:
     shown = f"{len(lengths)} times {lengths[0]}" if len(lengths) > 8 else lengths
-    return f"{count(num_layers, 'layer')}, lengths {shown}, blocks of {size}"
+    return f"{counted(num_layers, 'layer')}, lengths {shown}, blocks of {size}"
 
 
 register("06.1", Comparison(STEPS, as_solved("06.1", ROW_MISTAKES), _describe_step))

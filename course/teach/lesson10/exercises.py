@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from course.contract.broken_promises import count
+from roseinfer.arguments import counted
 from roseinfer.kernels.flat_cases import FlatCase, flat_case
 from roseinfer.models import Model
 from roseinfer.sequence import Sequence
@@ -192,6 +192,6 @@ def _require_kept(answer: type[Stage], model: Model) -> None:
         _step(stage, batch, f"in {when}")
         if (rows := stage.rows_built - before) != expected:
             raise Wrong(
-                f"{when} writes {count(rows, 'row')}, expected {expected}: write the rows that change, and no other. "
+                f"{when} writes {counted(rows, 'row')}, expected {expected}: write the rows that change, and no other. "
                 "OneTable.write_row writes a row, and counts it in rows_built"
             )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from course.contract.broken_promises import count
+from roseinfer.arguments import counted
 from roseinfer.kernels import triton_mode
 
 from ..exercises.drawn import Case, Comparison, Describe, Expected
@@ -159,5 +159,5 @@ def _require_budget(found: Record, budget: Mapping[str, int]) -> None:
         loads = Counter((each.program, offset) for each in found.of("load", name) for offset in each.touched)
         times = max(loads.values(), default=0)
         if times > most:
-            often = count(times, "time")
+            often = counted(times, "time")
             raise Wrong(f"right everywhere, but a program loads a value of {name} {often}; the budget is {most}")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from course.contract.broken_promises import count
+from roseinfer.arguments import counted
 
 from ..measure.kernel_loads import Touch, innermost, watched
 from .arena import Arena
@@ -147,7 +147,7 @@ def _outside(arena: Arena, kind: str, position: int) -> str:
     name = arena.nearest(position)
     start, size = arena.places[name]
     offset, verb = position - start, {"load": "loads", "store": "stores to"}[kind]
-    elements = count(arena.tensors[name].numel(), "element")
+    elements = counted(arena.tensors[name].numel(), "element")
     if 0 <= offset < size:
         return f"{verb} memory between the rows of {name}, at offset {offset}, which is no element of it"
     if abs(offset) > size + 512:

@@ -181,7 +181,6 @@ def test_it_is_refused(source, line, contest, entry_of):
 
 
 SHAPES = {
-    "None": (None, "it does not give tokens for each of the 3 requests"),
     "no list": ([[1] * 6, "123456", [1] * 4], "request 1: its tokens are not a list of ids"),
     "True": ([[1] * 6, [1] * 6, [1, 1, 1, True]], "request 2: its tokens are not a list of ids"),
     "too few": ([[1] * 6, [1] * 5, [1] * 4], "request 1: it gives 5 tokens, 6 were asked for"),

@@ -2,56 +2,14 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from copy import deepcopy
 
 import torch
-import torch.nn.functional as F
 from right_stage import Right
 
 from roseinfer.blocks import BlockTables
-from roseinfer.stage import Stage
-from stages import BlockTable, BlockTableCache, NaiveCat, PreallocGather, SelectAppend, VectorizedGather
+from stages import BlockTable, BlockTableCache, PreallocGather, SelectAppend, VectorizedGather
 from stages.s05_block_table import paged_attention_reference
-
-
-class TokensInDicts(Stage):
-    """Per-layer dicts of single tokens: {layer: {seq_id: [(k, v), ...]}}; lazy, and nothing in one piece."""
-
-    def __init__(self, model, **sizes):
-        super().__init__(model, **sizes)
-        self.layers = {layer: OrderedDict() for layer in range(self.config.num_layers)}
-
-    def write_prompt(self, seq, layer, k, v):
-        self.layers[layer][seq.seq_id] = list(zip(k.clone(), v.clone(), strict=True))
-
-    def build(self, seqs):
-        return TokensStep(self.layers, seqs)
-
-    def append(self, seqs, step):
-        for layer, (k, v) in step.new.items():
-            for i, seq in enumerate(seqs):
-                tokens = self.layers[layer][seq.seq_id]
-                tokens[seq.num_cached_tokens :] = [(k[i], v[i])]
-
-    def free(self, seq):
-        super().free(seq)
-        for caches in self.layers.values():
-            caches.pop(seq.seq_id, None)
-
-
-class TokensStep:
-    def __init__(self, layers, seqs):
-        self.layers, self.seqs, self.new = layers, seqs, {}
-
-    def __call__(self, layer, q, k, v):
-        self.new[layer] = k, v
-        out = torch.empty_like(q)
-        for i, seq in enumerate(self.seqs):
-            tokens = [*self.layers[layer][seq.seq_id][: seq.num_cached_tokens], (k[i], v[i])]
-            keys, values = (torch.stack(x, dim=1) for x in zip(*tokens, strict=True))
-            out[i] = F.scaled_dot_product_attention(q[i, :, None], keys, values, enable_gqa=True)[:, 0]
-        return out
 
 
 class HeadsFirst(VectorizedGather):
@@ -62,23 +20,6 @@ class HeadsFirst(VectorizedGather):
         self.k_cache, self.v_cache = (
             x.permute(0, 3, 1, 2, 4).contiguous().permute(0, 2, 3, 1, 4) for x in (self.k_cache, self.v_cache)
         )
-
-
-class LazyBlocks(NaiveCat):
-    """Blocks are made when they are first written."""
-
-    def __init__(self, model, **sizes):
-        Stage.__init__(self, model, **sizes)
-        self.blocks = [LazyLayer(self.new_block) for _ in range(self.config.num_layers)]
-
-
-class LazyLayer(dict):
-    def __init__(self, make):
-        super().__init__()
-        self.make = make
-
-    def __missing__(self, block):
-        return self.setdefault(block, self.make())
 
 
 class LongestFirst(SelectAppend):
@@ -208,9 +149,7 @@ class OnACopy(SelectAppend):
 
 UNUSUAL = (
     Right,
-    TokensInDicts,
     HeadsFirst,
-    LazyBlocks,
     LongestFirst,
     PadsTheBatch,
     TwoLevelsDown,
