@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from roseinfer.kernels.cases import PagedCase, paged_case
 
-from .drawn import Comparison, Expected
+from .drawn import Case, Comparison, Expected
 from .explain import explain_tensor
 from .kernel_checks import TOLERANCE, plain_attention, spread
 from .tensor_checks import require_unchanged
@@ -20,50 +20,62 @@ from .tensor_checks import require_unchanged
 UPCAST = "right in fp32? Then upcast after every load, before any arithmetic"
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
-# context_lens, H_kv, query heads on each, D, block size, dtype; what q is multiplied by, where it is not 1; and what is
-# added to all scores
-Batch = (
-    tuple[list[int], int, int, int, int, str]
-    | tuple[list[int], int, int, int, int, str, int]
-    | tuple[list[int], int, int, int, int, str, int, float]
-)
+
+class Batch(NamedTuple):
+    """Case. times: what q is multiplied by. shift: what is added to all scores."""
+
+    context_lens: Sequence[int]
+    num_kv_heads: int
+    group: int
+    head_dim: int
+    block_size: int
+    dtype: str
+    times: int = 1
+    shift: float = 0.0
+
+    def __str__(self) -> str:
+        shape = f"context_lens={list(self.context_lens)}, H={self.num_kv_heads * self.group}, H_kv={self.num_kv_heads}"
+        sizes = f"D={self.head_dim}, blocks of {self.block_size}, {self.dtype}"
+        large = f", scores {self.times} times as large (exp overflows past 88)" if self.times != 1 else ""
+        around = f", scores of about {self.shift:g} (exp: inf past 88, 0 below -104)" if self.shift else ""
+        return f"{shape}, {sizes}{large}{around}"
+
+
 Attention = Callable[..., Tensor]  # with the arguments of paged_attention_reference
 
 
 # Scores of a few hundred, of either sign: exp overflows in fp32 past 88, and is 0 below -104.
-LARGE_SCORES: list[Batch] = [
-    ([0, 0, 0], 2, 2, 4, 4, "fp32", 128),
-    ([1, 2, 1], 1, 3, 4, 4, "fp32", 128),
-    ([3, 9, 0], 2, 2, 4, 4, "fp32", 128),
-    ([3, 9, 0], 2, 2, 4, 4, "fp32", 1, 110.0),
-    ([3, 9, 0], 2, 2, 4, 4, "fp32", 1, -110.0),
+LARGE_SCORES = [
+    Batch([0, 0, 0], 2, 2, 4, 4, "fp32", 128),
+    Batch([1, 2, 1], 1, 3, 4, 4, "fp32", 128),
+    Batch([3, 9, 0], 2, 2, 4, 4, "fp32", 128),
+    Batch([3, 9, 0], 2, 2, 4, 4, "fp32", 1, 110.0),
+    Batch([3, 9, 0], 2, 2, 4, 4, "fp32", 1, -110.0),
 ]
 
 
-def attention_comparison(
-    batches: Sequence[Batch], mistakes: Mapping[str, Attention], device: str = "cpu"
-) -> Comparison:
-    """Compare an attention with plain attention, in q's dtype. It must not change what it is given.
+def attention_comparison(batches: Sequence[Case], mistakes: Mapping[str, Attention], device: str = "cpu") -> Comparison:
+    """Compare an attention with plain attention on batches, in q's dtype. It must not change what it is given.
 
     mistakes: maps what is said about a mistake to an attention that makes it.
     """
 
     def right(lengths: list[int], *shape: Any) -> Tensor:
-        return _right(tuple(lengths), *shape, device=device)
+        return _right(Batch(tuple(lengths), *shape), device)
 
     def attend(attention: Attention, *batch: Any) -> Tensor:
-        return _attend(attention, _case_of(*batch, device=device))
+        return _attend(attention, _case_of(Batch(*batch), device))
 
     def mistaken(*batch: Any, attention: Attention) -> Tensor:
-        return attention(*_case_of(*batch, device=device))
+        return attention(*_case_of(Batch(*batch), device))
 
     known = {why: partial(mistaken, attention=attention) for why, attention in mistakes.items()}
-    return Comparison(batches, Expected(right, known, _explain), _describe, attend)
+    return Comparison(batches, Expected(right, known, _explain), lambda *batch: str(Batch(*batch)), attend)
 
 
 @cache  # a loop is tried on the same batches as plain Python, and compiled
-def _right(*batch: Any, device: str) -> Tensor:
-    case = _case_of(*batch, device=device)
+def _right(batch: Batch, device: str) -> Tensor:
+    case = _case_of(batch, device)
     return plain_attention(case).to(case.q.device, case.q.dtype)
 
 
@@ -73,29 +85,18 @@ def draw_lengths(rng: Random, block_size: int, most: int, most_seqs: int = 4) ->
     return [rng.choice((*edges, rng.randint(0, most))) for _ in range(rng.randint(1, most_seqs))]
 
 
-def _case_of(
-    context_lens: list[int],
-    num_kv_heads: int,
-    group: int,
-    head_dim: int,
-    block_size: int,
-    dtype: str,
-    times: int = 1,
-    shift: float = 0.0,
-    *,
-    device: str,
-) -> PagedCase:
+def _case_of(batch: Batch, device: str) -> PagedCase:
     case = paged_case(
-        context_lens,
-        num_kv_heads=num_kv_heads,
-        group=group,
-        head_dim=head_dim,
-        block_size=block_size,
-        dtype=DTYPES[dtype],
+        batch.context_lens,
+        num_kv_heads=batch.num_kv_heads,
+        group=batch.group,
+        head_dim=batch.head_dim,
+        block_size=batch.block_size,
+        dtype=DTYPES[batch.dtype],
         device=device,
     )
     case = spread(case)
-    return _shifted(case, shift) if shift else case._replace(q=case.q * times)
+    return _shifted(case, batch.shift) if batch.shift else case._replace(q=case.q * batch.times)
 
 
 def _shifted(case: PagedCase, shift: float) -> PagedCase:
@@ -106,29 +107,12 @@ def _shifted(case: PagedCase, shift: float) -> PagedCase:
     return case._replace(q=q, k=k, k_cache=k_cache)
 
 
-def _describe(
-    context_lens: list[int],
-    heads: int,
-    group: int,
-    head_dim: int,
-    block_size: int,
-    dtype: str,
-    times: int = 1,
-    shift: float = 0.0,
-) -> str:
-    shape = f"context_lens={context_lens}, H={heads * group}, H_kv={heads}, D={head_dim}, blocks of {block_size}"
-    large = f", scores {times} times as large (exp overflows past 88)" if times != 1 else ""
-    around = f", scores of about {shift:g} (exp: inf past 88, 0 below -104)" if shift else ""
-    return f"{shape}, {dtype}{large}{around}"
-
-
 def _attend(attention: Attention, case: PagedCase) -> Tensor:
     handed = PagedCase(*(tensor.clone() for tensor in case))
     width = case.block_table.size(1)
     wide = torch.cat([handed.block_table, handed.block_table], dim=1)
-    handed = handed._replace(
-        block_table=wide[:, :width]
-    )  # as a step cuts it: rows lie further apart than they are wide
+    # As a step cuts it: rows lie further apart than they are wide.
+    handed = handed._replace(block_table=wide[:, :width])
     got = attention(*handed)
     require_unchanged(case, handed, PagedCase._fields, ": attention only reads, append writes the pool")
     return got

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from course.contract import PROMISES, QUEUE_PROMISES, promises_of
 from roseinfer.stage import Stage
@@ -14,14 +14,12 @@ from .wrong import Wrong
 def require_contract(
     stage_class: type[Stage],
     titles: Collection[str] = (),
-    explain: Callable[[Exception | None], str] = lambda error: "",
     without: Collection[str] = (),
 ) -> None:
     """Raise Wrong about the first promise that is broken. Slow promises are left out.
 
-    titles: of the promises to try; empty: all that fit the stage, those of a queue too if it has one. explain: turns an
-    error into a message about this exercise; an empty message stands for the error's own. without: titles of promises
-    to leave out. Raises KeyError for a title that no promise has.
+    titles: of the promises to try; empty: all that fit the stage, those of a queue too if it has one. without: titles
+    of promises to leave out. Raises KeyError for a title that no promise has.
     """
     by_title = {promise.title: promise for promise in (*PROMISES, *QUEUE_PROMISES)}
     asked = [by_title[title] for title in titles] or promises_of(stage_class)
@@ -29,5 +27,5 @@ def require_contract(
     report = report_on(stage_class, [promise for promise in asked if promise not in left_out], quick=True)
     if report.broken:
         first = report.broken[0]
-        message = explain(first.error) or report.message(first)
-        raise Wrong(f"the promise **{first.promise.title}** ({first.promise.why}) is broken: {message}")
+        why = f"({first.promise.why}) is broken: {report.message(first)}"
+        raise Wrong(f"the promise **{first.promise.title}** {why}")

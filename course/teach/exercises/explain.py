@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
-from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
+
+from .wrong import Refusal
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 MOST_DIMENSIONS = 5  # permutations tried: at most 120
 
 
-def explain_tensor(got: Any, want: Tensor, rtol: float = 1e-4, atol: float = 1e-5) -> str | None:
+def explain_tensor(got: Any, want: Tensor | Refusal, rtol: float = 1e-4, atol: float = 1e-5) -> str | None:
     """Compare type, shape (naming the permutation that would fix it), dtype, device, and then values, NaN first.
 
     Whole numbers must be exact, whatever rtol and atol are.
     """
     import torch
 
+    if isinstance(want, Refusal):
+        return explain_value(got, want)
     if got is None:
         return "got None: is a `return` missing?"
     if not isinstance(got, torch.Tensor):
@@ -105,7 +107,12 @@ def explain_value(got: Any, want: Any) -> str | None:
     if got is None:
         return "got None: is a `return` missing?"
     got, want = plain(got), plain(want)
-    return None if got == want else f"you return {_short(got)}, expected {_short(want)}"
+    is_truth = isinstance(want, bool)
+    return (
+        None
+        if got == want and isinstance(got, bool) == is_truth
+        else f"you return {_short(got)}, expected {_short(want)}"
+    )
 
 
 def plain(value: Any) -> Any:
@@ -166,13 +173,3 @@ def explain_tokens(got: Any, want: list[int] | list[list[int]]) -> str | None:
     if len(got) != len(want):
         return f"{len(got)} tokens, expected {len(want)}; the first {min(len(got), len(want))} are right"
     return None
-
-
-def explain_counts(got: Counter[str], budget: Mapping[str, int]) -> str | None:
-    """Name the ops beyond their budget. Ask last, after explain_tokens: the sentence takes right tokens for granted."""
-    over = [
-        f"{got[op] - most} {op} too many ({got[op]}, the budget is {most})"
-        for op, most in budget.items()
-        if got[op] > most
-    ]
-    return f"right tokens, but {', '.join(over)}" if over else None

@@ -20,8 +20,11 @@ def request(prompt_len: int, max_tokens: int, made: int = 0) -> Sequence:
     return seq
 
 
-def require_keys(policy: Policy) -> None:
-    """Raise Wrong for keys that a queue cannot be sorted by, also those of preempted sequences."""
+def require_keys(answer: type[Policy]) -> None:
+    """Raise Wrong for what is no policy, and for keys that a queue cannot be sorted by, also of preempted sequences."""
+    if not (isinstance(answer, type) and issubclass(answer, Policy)):
+        raise Wrong(f"expected a subclass of Policy, got {answer!r}")
+    policy = answer()
     new = [request(3, 40), request(30, 5), request(9, 9)]
     preempted = [request(3, 40, made=7), request(9, 9, made=8)]
     for seqs, whose in ((new, ""), ([*new, *preempted], " (a preempted sequence is queued again, with its output)")):

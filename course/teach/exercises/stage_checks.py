@@ -82,15 +82,17 @@ def stage_on_copy(stage_class: type[Stage], model: Model, num_blocks: int, block
     return stage_class(deepcopy(model), num_blocks=num_blocks, block_size=block_size, max_num_seqs=64)
 
 
-def require_tokens(stage_class: type[Stage], model: Model, max_tokens: int = 12) -> None:
-    """Raise Wrong unless a mixed batch gives the reference's tokens, from attention with as many keys as values."""
+def require_tokens(
+    stage_class: type[Stage], model: Model, max_tokens: int = 12, prompts: list[list[int]] = MIXED
+) -> None:
+    """Raise Wrong unless the prompts get the reference's tokens, from attention with as many keys as values."""
     require_stage(stage_class)
-    stage = stage_on_copy(stage_class, model, num_blocks=8)
+    stage = stage_on_copy(stage_class, model, num_blocks=2 * len(prompts))
     with _KeysAndValuesInPairs():
-        seqs = generate(stage, MIXED, SamplingParams(max_tokens=max_tokens, ignore_eos=True))
-    for i, (seq, want) in enumerate(zip(seqs, _reference(model, max_tokens), strict=True)):
+        seqs = generate(stage, prompts, SamplingParams(max_tokens=max_tokens, ignore_eos=True))
+    for i, (seq, want) in enumerate(zip(seqs, _reference(model, tuple(map(tuple, prompts)), max_tokens), strict=True)):
         if message := explain_tokens(seq.output_ids, want):
-            raise Wrong(f"prompt {i} of {len(MIXED)} (mixed lengths): {message}")
+            raise Wrong(f"prompt {i} of {len(prompts)} (mixed lengths): {message}")
 
 
 class _KeysAndValuesInPairs(TorchFunctionMode):
@@ -111,8 +113,8 @@ class _KeysAndValuesInPairs(TorchFunctionMode):
 
 
 @lru_cache(maxsize=4)
-def _reference(model: Model, max_tokens: int) -> list[list[int]]:
-    return reference_generate(model, MIXED, max_tokens)
+def _reference(model: Model, prompts: tuple[tuple[int, ...], ...], max_tokens: int) -> list[list[int]]:
+    return reference_generate(model, list(map(list, prompts)), max_tokens)
 
 
 class Batch(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -25,7 +24,7 @@ MOST_TOKENS = 12  # of a sequence that comes
 
 Call = tuple[str, str, int]  # "hold", a name, tokens; "free", a name, 0; "step" or "fail", the names of a batch, 0
 Hold = Callable[[Any, Sequence, int], None]
-Step = Callable[[Any, list[Sequence], str], None]
+Step = Callable[[Any, list[Sequence]], None]
 
 
 def _hold(stage: Any, seq: Sequence, num_tokens: int) -> None:
@@ -34,7 +33,7 @@ def _hold(stage: Any, seq: Sequence, num_tokens: int) -> None:
 
 
 @torch.inference_mode()
-def _step(stage: Any, seqs: list[Sequence], when: str) -> None:
+def _step(stage: Any, seqs: list[Sequence]) -> None:
     stage.tables.reserve({seq.seq_id: seq.num_cached_tokens + 1 for seq in seqs})
     out = stage.tables_of(stage.host_buffer, seqs)
     stage.build_block_tables(seqs, out)
@@ -43,7 +42,9 @@ def _step(stage: Any, seqs: list[Sequence], when: str) -> None:
             blocks = stage.tables.of(seq.seq_id, layer)
             if table[i] != stage.padded_row(blocks):
                 got = table[i][: len(blocks)]
-                raise Wrong(f"{when}, row {i} of layer {layer} begins {got}; the blocks are {blocks}")
+                raise Wrong(
+                    f"after the last of these calls, row {i} of layer {layer} begins {got}; the blocks are {blocks}"
+                )
     for seq in seqs:
         seq.num_cached_tokens += 1
 
@@ -57,15 +58,11 @@ def play(
 ) -> None:
     """Raise Wrong if a schedule ends with a wrong table.
 
-    hold(stage, seq, num_tokens) lets a sequence come; step(stage, seqs, when) builds the tables of a decode step and
+    hold(stage, seq, num_tokens) lets a sequence come; step(stage, seqs) builds the tables of a decode step and
     compares them. By default both work as in stages 06 to 09.
     """
-    stage = stage_class(model, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, max_num_seqs=len(NAMES))
+    stage: Any = stage_class(model, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, max_num_seqs=len(NAMES))
     seqs = {name: Sequence([0]) for name in NAMES}
-    _play(stage, seqs, calls, "after the last of these calls", hold, step)
-
-
-def _play(stage: Any, seqs: dict[str, Sequence], calls: tuple[Call, ...], when: str, hold: Hold, step: Step) -> None:
     for kind, names, num_tokens in calls:
         batch = [seqs[name] for name in names]
         if kind == "hold":
@@ -74,40 +71,9 @@ def _play(stage: Any, seqs: dict[str, Sequence], calls: tuple[Call, ...], when: 
             stage.free(batch[0])
         elif kind == "fail":
             with patch.object(stage.tables, "of", side_effect=MemoryError), suppress(MemoryError):
-                step(stage, batch, when)
+                step(stage, batch)
         else:
-            step(stage, batch, when)
-
-
-def require_long_life(stage_class: type[Stage], model: Model, hold: Hold = _hold, step: Step = _step) -> None:
-    """Raise Wrong if a table is wrong in a run so long that a short key of its rows repeats.
-
-    Such a key is a hash of 8 bits, or a version number of 16 bits. hold, step: see `play`.
-    """
-    stage = stage_class(model, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, max_num_seqs=len(NAMES))
-    seqs = {name: Sequence([0]) for name in NAMES}
-    _play(stage, seqs, _comes_and_goes(), "after thousands of sequences that came and went", hold, step)
-    _play(stage, seqs, schedule("A1 B9 AB"), "on a step", hold, step)
-    wraps_at = stage.tables.version(seqs["B"].seq_id) + 2**16
-    stage.free(seqs["B"])
-    elsewhere = seqs["C"].seq_id  # its table alone changes: no step computes it
-    stage.tables.reserve({elsewhere: 1})
-    while stage.tables.version(elsewhere) < wraps_at - 1:
-        stage.tables.free(elsewhere)
-        stage.tables.reserve({elsewhere: 1})
-    _play(stage, seqs, schedule("B9 AB"), "when a table has changed 65,536 times since a row was written", hold, step)
-
-
-@cache
-def _comes_and_goes() -> tuple[Call, ...]:
-    """Make calls that shuffle the free blocks: sequences come, are decoded alone and go while another holds blocks."""
-    rng = Random(0)
-    calls: list[Call] = []
-    for _ in range(2_000):
-        one, other = rng.sample(NAMES, 2)
-        first, second = (rng.randint(1, MOST_TOKENS) for _ in range(2))
-        calls += schedule(f"{one}{first} {one} {other}{second} -{one} {other} -{other}")
-    return tuple(calls)
+            step(stage, batch)
 
 
 def describe_schedule(*calls: Call) -> str:

@@ -66,7 +66,6 @@ GATHER_MISTAKES = {
             SLOTS: "tokens // block_size"
         },
         "that is a fraction, and no index: / divides, % gives what is left over": {SLOTS: "tokens / block_size"},
-        "that is the token's number; its slot is t % block_size": {SLOTS: "tokens"},
         "the slot of token t is the same in every sequence, so one row does for all": {
             SLOTS: f"({SLOTS}).expand(len(table), -1)"
         },

@@ -20,11 +20,11 @@ from ..exercises.attention_checks import LARGE_SCORES, Batch, attention_comparis
 from ..exercises.contract_check import require_contract
 from ..exercises.drawn import Comparison, draw, inputs
 from ..exercises.exercise import exercise, register
-from ..exercises.explain import explain_tensor, explain_value
+from ..exercises.explain import explain_tensor
 from ..exercises.solutions import solution
 from ..exercises.stage_checks import require_stage, require_tokens
 from ..exercises.tensor_checks import named_tensors, on_tensors
-from ..exercises.wrong import Wrong
+from ..exercises.wrong import Wrong, value_or_refusal
 
 # 05.1
 
@@ -39,20 +39,9 @@ def _draw_batch(rng: Random) -> tuple[list[list[int]], int]:
     return [[next(ids) for _ in range(width)] for width in widths], max_blocks
 
 
-REFUSED = "a ValueError"
-
-
-def _table_or_refusal(answer: Callable[..., object], *batch: Any) -> object:
-    try:
-        return answer(*batch)
-    except ValueError:
-        return REFUSED
-
-
-def _explain_table(got: object, want: Tensor | str) -> str | None:
-    if isinstance(got, str) or isinstance(want, str):
-        return explain_value(got, want)
-    return explain_tensor(got, want)
+def _table_or_refusal(answer: Callable[..., Any], block_lists: list[list[int]], max_blocks: int) -> Any:
+    is_too_long = max(map(len, block_lists)) > max_blocks
+    return value_or_refusal(partial(answer, block_lists, max_blocks), is_due=is_too_long)
 
 
 TABLE_MISTAKES = {
@@ -66,7 +55,7 @@ TABLE_MISTAKES = {
     "after a sequence's ids come zeros; -1 would name the last block of the pool": {"[0] *": "[-1] *"},
 }
 
-TABLES = as_solved("05.1", TABLE_MISTAKES, _explain_table, _table_or_refusal, torch=torch)
+TABLES = as_solved("05.1", TABLE_MISTAKES, explain_tensor, _table_or_refusal, torch=torch)
 register("05.1", Comparison(draw(_draw_batch, 80), TABLES, inputs("block_lists", "max_blocks"), _table_or_refusal))
 
 
@@ -163,10 +152,10 @@ ATTENTION_MISTAKES = {
 def _draw_case(rng: Random) -> Batch:
     block_size, dtype = rng.choice((1, 3, 4, 8, 16)), rng.choice(("fp32", "fp32", "fp16", "bf16"))
     lengths = draw_lengths(rng, block_size, most=40)
-    return lengths, rng.randint(1, 3), rng.randint(1, 3), rng.choice((2, 4, 6)), block_size, dtype
+    return Batch(lengths, rng.randint(1, 3), rng.randint(1, 3), rng.choice((2, 4, 6)), block_size, dtype)
 
 
-CASES: list[Batch] = [([300], 1, 1, 4, 4, "fp32"), *LARGE_SCORES, *draw(_draw_case)]  # 75 blocks
+CASES = [Batch([300], 1, 1, 4, 4, "fp32"), *LARGE_SCORES, *draw(_draw_case)]  # 75 blocks
 AS_SOLVED = partial(solution, "05.3", torch=torch, F=F, BlockTable=object)
 ATTENDED = attention_comparison(CASES, {why: AS_SOLVED(edits).attention for why, edits in ATTENTION_MISTAKES.items()})
 
@@ -187,6 +176,8 @@ def paged_attention(answer: Any, model: Model) -> None:
     for lengths, question in RAGGED:
         case = paged_case(lengths, num_kv_heads=2, block_size=8, head_dim=4)
         own = 2 * case.k_cache[1:].nbytes  # K and V; block 0 belongs to no sequence
+        pools = {name: getattr(case, name).repeat(2 * COPIES, 1, 1, 1) for name in ("k_cache", "v_cache")}
+        case = case._replace(**pools)  # far larger than what the batch needs of them
         copied = bytes_copied(partial(answer.attention, *case)).copied
         if copied > COPIES * own:
             raise Wrong(

@@ -23,7 +23,7 @@ from ..exercises.contract_check import require_contract
 from ..exercises.drawn import Comparison, draw, inputs, require_all
 from ..exercises.exercise import exercise, register
 from ..exercises.stage_checks import require_stage, require_tokens
-from ..exercises.table_schedules import SCHEDULES, describe_schedule, play, require_long_life, schedule
+from ..exercises.table_schedules import SCHEDULES, describe_schedule, play, schedule
 from ..exercises.tensor_checks import explain_exactly, require_unchanged
 from ..exercises.wrong import Wrong
 
@@ -49,7 +49,6 @@ FLAT_MISTAKES = {
         "these are logical slots, as if a sequence began at the pool's first slot; its row names its blocks": {
             "blocks[column] * block_size + offset": "position"
         },
-        "these are block ids: a slot is block * block_size + offset": {" * block_size + offset": ""},
         "a block holds block_size tokens: its first slot is block * block_size": {" * block_size": ""},
     },
     "query_start": {
@@ -124,7 +123,6 @@ ATTEND_MISTAKES = {
     "the causal mask begins at key 0: the first new token comes after all cached ones and sees them": {
         "torch.arange(length - queries.size(1), length)": "torch.arange(queries.size(1))"
     },
-    "a token does not see itself: its key and value are in the pool already": {"<= position": "< position"},
     "the scores are not scaled: divide q.k by the square root of head_dim": {"seen, enable": "seen, scale=1.0, enable"},
     "query head h reads KV head h // group, with group = H // H_kv; yours reads h % H_kv": {
         "flatten(1, 2)": "flatten(1, 2).repeat(q.size(1) // k.size(1), 1, 1)"
@@ -145,7 +143,6 @@ def kept_rows(answer: type[Stage], model: Model) -> None:
     require_stage(answer, "OneTable", "write_tables")
     _require_kept(answer, model)
     require_all(COMINGS_AND_GOINGS, lambda *calls: play(answer, model, calls, _come, _step), describe_schedule)
-    require_long_life(answer, model, _come, _step)
     require_tokens(answer, model)
     require_contract(answer, without=DTYPES_APART)
 
@@ -164,7 +161,7 @@ def _come(stage: Any, seq: Sequence, num_tokens: int) -> None:
     seq.num_cached_tokens = num_tokens
 
 
-def _step(stage: Any, seqs: list[Sequence], when: str) -> None:
+def _step(stage: Any, seqs: list[Sequence], when: str = "after the last of these calls") -> None:
     """Write the inputs of a decode step. Raises Wrong unless its table names each sequence's blocks."""
     stage.tables.reserve({seq.seq_id: seq.num_cached_tokens + 1 for seq in seqs})
     stage.write_tables(seqs, [1] * len(seqs))

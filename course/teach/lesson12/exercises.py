@@ -101,7 +101,6 @@ SCALE_MISTAKES = {
     "one scale for the whole matrix; each row has its own": {"amax(dim=1)": "amax().expand(len(weight))"},
     "a scale for each column; each row has its own": {"amax(dim=1)": "amax(dim=0)", "steps[:, None]": "steps"},
     "int8 ends at 127: the largest value has become 128, which wraps to -128": {"127": "128", **WRAP},
-    "the largest value without its sign counts, a negative one as well": {".abs()": "", "> 0": "!= 0", **WRAP},
 }
 QUANTIZE_MISTAKES = {
     "values": {"the values were cut off, not rounded": {".round()": ".trunc()"}, **SCALE_MISTAKES},

@@ -42,7 +42,6 @@ LARGE_ENOUGH, NUM_CAPTURES = "if bucket >= size]", "len({bucket for _, bucket in
 COST_MISTAKES = {
     "padding_rows": {
         "a batch as large as a bucket fits into it": {">= size": "> size"},
-        "the smallest bucket that is large enough, not the largest": {"min(large_enough)": "max(large_enough)"},
         "buckets have no order: the first that is large enough need not be the smallest": {
             "min(large_enough)": "large_enough[0]"
         },
@@ -111,7 +110,6 @@ FILL_MISTAKES = {
         "an older step left that slot there, and it may belong to a running sequence by now": {SLOTS: "pass"},
     },
     "query_start": {
-        "it does not continue after the batch, so the last rows belong to no sequence": {STARTS: "pass"},
         "it counts rows, and a sequence of the batch may have several": {
             "range(num_tokens + 1, bucket + 1)": "range(num_seqs + 1, num_seqs + missing + 1)"
         },
@@ -202,9 +200,6 @@ STEP_MISTAKES = {
     "in every replay the position is that of the capture": {
         "def step():\n": "position = -1\n\n    def step():\n        nonlocal position\n        position += 1\n",
         "+= positions": "+= position",
-    },
-    "all are the tokens of the capture: the step reads a copy of its buffers": {
-        MADE_ONCE: f"token_ids, positions = token_ids.clone(), positions.clone()\n    {MADE_ONCE}"
     },
     "after token 0 comes only token 0": {"torch.where(token_ids == 0, 0, tokens)": "tokens"},
     "a banned token is never chosen": {"allowed[:, banned_ids] = -torch.inf": "pass"},

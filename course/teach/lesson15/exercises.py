@@ -32,7 +32,6 @@ PLAN_MISTAKES = {
     },
     "num_shared": {
         "the block that the last token is written to must not be shared": {SHARED: "leading"},
-        "a block with a part of the cached tokens is copied, not shared": {SHARED: "-(-num_cached // block_size)"},
     },
     "num_new": {
         "the copy needs a block, too": {"- num_shared": "- leading"},
@@ -61,7 +60,6 @@ OF_EVICTION = {
     "a block is idle when its last holder has given it back, not its first: count them": {
         "if not holders[text]": "if True"
     },
-    "the longest idle is evicted, not the one that became idle last": {OLDEST: "list(idle)[-1]"},
     "since when it is idle counts, not when the text first came into the pool": {
         OLDEST: "next(other for other in holders if other in idle)"
     },

@@ -17,7 +17,6 @@ KEY = 'sha256(before + array("q", tokens).tobytes()).digest()'
 TEXT = "token_ids[: start + block_size]"
 KEY_MISTAKES = {  # those that take the fewest texts for the same come first
     "an id beyond 2**24 is not exact as a 32-bit float": {'array("q", tokens)': 'array("f", tokens)'},
-    "a token id needs more than two bytes": {'array("q", tokens)': 'array("H", [token % 65_536 for token in tokens])'},
     "K and V of a block depend on the text before it: its own tokens are not enough": {KEY: "tuple(tokens)"},
     "the length and the last token are post 004's key: tokens in between may differ": {KEY: "start, tokens[-1]"},
     "a sum or a set forgets the order": {KEY: f"start, sum({TEXT})"},
@@ -25,7 +24,6 @@ KEY_MISTAKES = {  # those that take the fewest texts for the same come first
         KEY: "start > 0, *token_ids[max(0, start - block_size) :][: 2 * block_size]"
     },
     "digits side by side: 1, 23 and 12, 3 become the same": {KEY: f'"".join(map(str, {TEXT}))'},
-    "the key of a block must not depend on the text after it": {KEY: "start, *token_ids"},
 }
 
 
@@ -43,13 +41,10 @@ def _draw_texts(rng: Random) -> tuple[Texts, int]:
 LARGEST_ID = 2**31 - 1
 SOME_IDS = (0, 1, 2, 3, 12, 23, 257, 40_000, 65_535, 65_536, 70_000, 2**24 + 1, LARGEST_ID - 65_536)
 GROUPS = [
-    ([[1, 2], [2, 1]], 2),
     ([[1, 23], [12, 3]], 2),
     ([[1], [257]], 1),
-    ([[0], [0, 0]], 1),
     ([[257], [1, 1]], 1),  # equal: the bytes that are not 0
     ([[65_537], [1, 1]], 1),
-    ([[65_536, 5], [0, 5]], 2),
     ([[2**24], [2**24 + 1]], 1),
     ([[1, 2, 7], [2, 1, 7]], 1),
     ([[1, *range(600)], [2, *range(600)]], 16),

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from roseinfer.graphs import capture
+from roseinfer.sequence import SamplingParams, Sequence
 
 from ..exercises.as_solved import as_solved
 from ..exercises.drawn import Comparison, draw, inputs
 from ..exercises.exercise import register
 from ..exercises.explain import explain_tensor
 from ..exercises.tensor_checks import require_unchanged
-from ..exercises.wrong import Wrong
+from ..exercises.wrong import Wrong, value_or_refusal
 from .overlap_checks import ONE_AHEAD, require_one_ahead
 
 # 16.1
 
 
-class Request(NamedTuple):
-    """What a plan knows of a running sequence."""
-
-    num_tokens: int
-    num_cached: int
-    in_flight: int
-    max_len: int
+# What a plan knows of a running sequence.
+Request = namedtuple("Request", ("num_tokens", "num_cached", "in_flight", "max_len"))
 
 
 def _draw_request(rng: Random) -> Request:
@@ -45,9 +42,6 @@ PLAN_MISTAKES = {
     "what is in flight counts as computed": {LEFT: "else length - num_cached"},
     "max_len is known ahead: the step in flight gives it its last token, and nothing is left to compute": {
         f"{AT_ITS_END} {LEFT}": "length - cached"
-    },
-    "with one token more it has not reached max_len yet, so it goes on": {
-        AT_ITS_END: f"{AT_ITS_END} or num_tokens + 1 >= max_len - 1"
     },
     "a chunk gets no token: part of the prompt is left": {" and cached == num_tokens": ""},
     "a request that is in flight can be in the next step as well": {AT_ITS_END: f"{AT_ITS_END} or in_flight"},
@@ -70,7 +64,6 @@ ROWS = "(-1 - token_ids).clamp(min=0)"
 FEED_MISTAKES = {
     "the step reads the memory of token_ids: write the tokens there": {"token_ids.copy_": "token_ids.clone().copy_"},
     "-1 is row 0, and -2 is row 1": {ROWS: "(-token_ids).clamp(0, len(last_tokens) - 1)"},
-    "a negative index counts from the end; the row is -1 - id": {ROWS: "token_ids.clamp(max=-1)"},
     "the row is in the placeholder: a sequence may be in another row by now": {
         ROWS: "torch.arange(len(token_ids)).clamp(max=len(last_tokens) - 1)"
     },
@@ -114,27 +107,16 @@ register(
 # 16.3
 
 
-@dataclass(eq=False)
-class Running:
-    """A sequence with what exercise 16.3 gives it."""
-
-    token_ids: list[int]
-    max_len: int
-    finish_reason: str | None
-
-
-Row = tuple[list[int], int, str | None]  # of a Running
+Row = tuple[list[int], int, str | None]  # of a sequence: token_ids, max_len, finish_reason
 
 
 def _commit(answer: Callable[..., Any], rows: list[Row], tokens: list[int], stop: int) -> dict[str, Any]:
-    seqs = [Running(list(token_ids), max_len, reason) for token_ids, max_len, reason in rows]
+    seqs = [Sequence(ids, SamplingParams(max_tokens=max_len - len(ids))) for ids, max_len, _ in rows]
+    for seq, (_, _, reason) in zip(seqs, rows, strict=True):
+        seq.finish_reason = reason
     handed, numbers = list(seqs), {id(seq): i for i, seq in enumerate(seqs)}
-    try:
-        returned = answer(handed, tokens, stop)
-    except ValueError:
-        if -1 not in tokens:
-            raise
-        returned = "a ValueError"
+    is_bad = any(token == -1 and seq.finish_reason is None for seq, token in zip(seqs, tokens, strict=True))
+    returned = value_or_refusal(partial(answer, handed, tokens, stop), is_due=is_bad)
     if handed != seqs:
         raise Wrong("you have changed the list seqs, which is the caller's: make a copy")
     if isinstance(returned, (list, tuple)):
@@ -176,7 +158,6 @@ COMMIT_MISTAKES = {
         ),
         **UNCHECKED,
     },
-    "only those that have one token more are returned": {RETURNED: "return seqs"},
     "the token that ends a request stays in it": {".append(token)": ".extend([token][token == stop_token_id :])"},
     'if both are true, the reason is "stop"': {'"stop"': '"length" if len(seq.token_ids) == seq.max_len else "stop"'},
     "a -1 for a sequence that has not ended is a ValueError": UNCHECKED,

@@ -120,7 +120,6 @@ MISTAKES = {
     "when nothing can be computed before the step in flight is over, that step is still finished": {
         AHEAD: "nullcontext()"
     },
-    "with no step in flight OutOfBlocks is an error like any other": {AHEAD: "suppress(OutOfBlocks)"},
     "on any error call drop(), which discards the steps in flight": {"self.drop()": "pass"},
     "Ctrl-C is a KeyboardInterrupt: `except Exception` lets it pass": {"BaseException": "Exception"},
     "the caller of step() has to get the same error": {"raise": "return []"},

@@ -66,17 +66,15 @@ def _reads_lengths(policy: Policy) -> bool:
     return any(choice(*case) != choice(*other) for case, other in zip(QUEUES, others, strict=True))
 
 
-KNOWN: tuple[dict[str, Any], ...] = (
+KNOWN: list[dict[str, Any]] = [
     {"ignore_eos": True},
-    {"ignore_eos": True, "max_tokens": 10**5, "min_tokens": 3},
-    {"ignore_eos": True, "temperature": 0.7, "top_p": 0.9},
-    {"ignore_eos": True, "temperature": 0.7, "top_k": 5},
-)
-UNKNOWN: tuple[dict[str, Any], ...] = (
-    {},
-    {"stop_token_ids": (3,), "ignore_eos": True},
-    {"stop": "a", "ignore_eos": True},
-)
+    {"ignore_eos": True, "max_tokens": 10**5, "min_tokens": 3, "temperature": 0.7, "top_p": 0.9, "top_k": 5},
+]
+UNKNOWN: list[dict[str, Any]] = [{}, {"stop_token_ids": (3,), "ignore_eos": True}, {"stop": "a", "ignore_eos": True}]
+
+
+def _said(params: dict[str, Any]) -> str:
+    return f"SamplingParams({', '.join(f'{name}={value!r}' for name, value in params.items())})"
 
 
 def require_check(policy: Policy) -> None:
@@ -85,15 +83,15 @@ def require_check(policy: Policy) -> None:
         try:
             policy.check(SamplingParams(**params))
         except ValueError as error:
-            raise Wrong(f"check refuses SamplingParams(**{params}), whose length is known: {error}") from error
+            raise Wrong(f"check refuses {_said(params)}, whose length is known: {error}") from error
     for params in UNKNOWN if _reads_lengths(policy) else ():
         try:
             policy.check(SamplingParams(**params))
         except ValueError:
             continue
         raise Wrong(
-            f"key or pick reads how long an output gets, and check lets SamplingParams(**{params}) pass, which may "
-            "stop early: expected ValueError"
+            f"key or pick reads how long an output gets, and check lets {_said(params)} pass, which may stop early: "
+            "expected ValueError"
         )
 
 

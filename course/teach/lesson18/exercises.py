@@ -42,7 +42,6 @@ def _draw_sizes(rng: Random) -> Case:
 
 ROW_MISTAKES = {
     "the bias is missing": NO_BIAS,
-    "the bias is added once for each product": {"* x[k]": "* x[k] + bias[m]", "total + bias[m]": "total"},
     ADDED_TO: {"out[m] = ": "out[m] += "},
     "the total must begin at 0 for each row of the weight": {
         "for m in prange(len(weight)):\n        total = np.float32(0)": (
@@ -77,7 +76,6 @@ def _require_no_arrays(answer: Any) -> None:
 VARIANCE = "squares / np.float32(len(x))"
 NORM_MISTAKES = {
     "the norm's own bias, norm[1], is missing": {" + norm[1, k]": ""},
-    "the mean is subtracted from every value of x": {"((x[k] - mean) * scale": "(x[k] * scale"},
     "the variance is the mean of the squares: divide by the number of values, not by one less": {
         VARIANCE: "squares / np.float32(len(x) - 1)"
     },

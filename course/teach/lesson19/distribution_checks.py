@@ -58,9 +58,6 @@ def expected_counts(
 MISTAKES: dict[str, dict[str, Any]] = {
     "a rejected token is replaced by one from max(p - q, 0), not from p": {"redraw": lambda p, q: p},
     "where p is below q, the weight is 0: not the distance between them": {"redraw": lambda p, q: abs(p - q)},
-    "p - q, not q - p: tokens that the draft model gives too rarely make up for it": {
-        "redraw": lambda p, q: max(q - p, 0)
-    },
     "p / q is upside down: a token that the draft model gives too often is rejected": {
         "accept": lambda p, q: q / p if p else 1
     },

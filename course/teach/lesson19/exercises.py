@@ -26,7 +26,6 @@ LOOKUP_MISTAKES = {
         DRAFT: f"{DRAFT} if after + num_tokens <= len(token_ids) else []"
     },
     "if the last `longest` tokens are nowhere, look for fewer": {SIZES: "[longest]"},
-    "`shortest` tokens are looked up, too": {SIZES: "range(longest, shortest, -1)"},
 }
 
 
@@ -57,9 +56,6 @@ RIGHT, TOKENS = "draft[num_right] == chosen[num_right]", "chosen[: num_right + 1
 ACCEPT_MISTAKES = {
     "the model's own token after the accepted ones is missing": {TOKENS: "chosen[:num_right]"},
     "the rows after a rejected token were computed on a wrong text: their choices do not count": {TOKENS: "chosen"},
-    "in the place of a rejected token comes the model's, not the draft's": {
-        TOKENS: "[*draft, chosen[-1]][: num_right + 1]"
-    },
     "the model's own token is in the row after the last accepted one, not in the last row": {
         TOKENS: "[*draft[:num_right], chosen[-1]]"
     },

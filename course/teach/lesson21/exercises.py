@@ -129,7 +129,6 @@ LAYER_MISTAKES: dict[str, dict[str, dict[str, str]]] = {
             f"return self.all_reduce({LINEAR})": f"self.all_reduce({LINEAR})\n        return {LINEAR}"
         },
         "the bias is in the sum already: it is added twice": {"bias))": f"bias){BIAS_AFTER}"},
-        "relu belongs to the layer before": {f"self.all_reduce({LINEAR})": f"torch.relu(self.all_reduce({LINEAR}))"},
     },
     "forward(-x), called after it": {},
     "calls of all_reduce": {},

@@ -31,11 +31,9 @@ SCORE_MISTAKES = {
             RATIO: "median(own) / median(baseline)"
         },
         "one slow run moves a mean as far as it likes: take the median": {"median": "mean"},
-        "the fastest run is one run: take the median of all": {RATIO: "min(baseline) / min(own)"},
         "the ratio of the medians, not the median of the ratios": {
             RATIO: "median(b / o for b, o in zip(baseline, own, strict=True))"
         },
-        "of an even number of runs the median is the mean of the two in the middle": {"median": "median_low"},
         "runs come in the order in which they were measured: sort them before you take the middle": {
             RATIO: "baseline[len(baseline) // 2] / own[len(own) // 2]"
         },
@@ -49,7 +47,6 @@ SCORE_MISTAKES = {
         "times, not speeds: the entry is faster when its longest run took less time than the shortest": {
             f"{RATIO}\n": f"{RATIO}\n    baseline, own = own, baseline\n"
         },
-        "an entry can be slower, too": {'"slower"': '"overlap"'},
         "every run against every run, not run 1 against run 1": {
             IS_FASTER: "all(o < b for b, o in zip(baseline, own, strict=True))",
             IS_SLOWER: "all(o > b for b, o in zip(baseline, own, strict=True))",
@@ -69,15 +66,7 @@ def _draw_times(rng: Random) -> tuple[Times, Times]:
     return [rng.randint(16, 24) * unit for _ in range(number)], own
 
 
-TIMES = [
-    ([1.0], [1.0]),
-    ([2.0], [1.0]),
-    ([1.0], [2.0]),
-    ([1.0, 1.5], [0.5, 1.0]),
-    ([1.0, 1.5], [1.5, 2.0]),
-    ([4.0, 1.0, 2.0], [2.0, 4.0, 1.0]),
-    *draw(_draw_times, 60),
-]
+TIMES = [([1.0], [2.0]), *draw(_draw_times, 60)]
 register("22.1", Comparison(TIMES, as_solved_by_name("22.1", SCORE_MISTAKES), inputs("baseline", "own")))
 
 # 22.2
@@ -90,15 +79,11 @@ JUDGE_MISTAKES = {
     "the number of tokens has to be max_tokens: zip stops with the shorter list": {
         DIFFER: f"any(one != other for one, other in zip(answers[i], {RIGHT}))"
     },
-    "too few tokens are wrong, too": {DIFFER: f"list(answers[i]) != {RIGHT}[: len(answers[i])]"},
-    "too many tokens are wrong, too": {DIFFER: f"list(answers[i])[:max_tokens] != {RIGHT}"},
-    "right tokens in another order are wrong": {DIFFER: f"sorted(answers[i]) != sorted({RIGHT})"},
     "as many tokens as were asked for can still be wrong ones": {DIFFER: "len(answers[i]) != max_tokens"},
     "every token is chosen after the prompt and the tokens before it, not after the prompt alone": {
         "next_token(text)": "next_token(prompt)"
     },
     "the model sees the whole text, not the answer alone": {"next_token(text)": f"next_token({RIGHT} or prompt)"},
-    "return the wrong ones, not the right ones": {" != ": " == "},
     "return the numbers of all wrong requests, not of the first one": {"wrong.append(i)": "return [i]"},
     "numbers count from 0": {"append(i)": "append(i + 1)"},
 }
@@ -146,14 +131,7 @@ def _draw_answers(rng: Random) -> tuple[Requests, list[Tokens]]:
     return requests, answers
 
 
-JUDGED = [
-    ([], []),
-    ([([1], 2)], [_continued([1], 2)]),
-    ([([1], 2)], [_continued([1], 1)]),
-    ([([1], 2)], [_continued([1], 3)]),
-    ([([1], 2)], [[]]),
-    *draw(_draw_answers, 80),
-]
+JUDGED = [([], []), *draw(_draw_answers, 80)]
 register(
     "22.2",
     Comparison(JUDGED, as_solved("22.2", JUDGE_MISTAKES, call=_judged), inputs("requests", "answers"), call=_judged),
@@ -167,9 +145,7 @@ DRAWN = (1, 2, 5, 8)  # runs on which the order of arrival is no good one by cha
 
 @exercise("22.3")
 def fewer_steps(answer: type[Policy]) -> None:
-    if not (isinstance(answer, type) and issubclass(answer, Policy)):
-        raise Wrong(f"expected a subclass of Policy, got {answer!r}")
-    require_keys(answer())
+    require_keys(answer)
     for seed in DRAWN:
         first_come, found = count_steps("fcfs", seed), _steps_with(answer, seed)
         if found > (1 - GAIN) * first_come:
@@ -187,15 +163,10 @@ def _steps_with(answer: type[Policy], seed: int) -> int:
 
 
 def _why_not_fewer(policy: type[Policy]) -> str:
-    key = policy().key
-
-    if key(request(5, 3)) < key(request(5, 60)):
+    short, long = (policy().key(request(5, max_tokens)) for max_tokens in (3, 60))
+    if short < long:
         return ": the longest outputs begin last, and run on alone at the end"
-    if key(request(5, 3)) == key(request(5, 60)):
-        return ": key does not tell long outputs from short ones"
-    if key(request(5, 30)) > key(request(100, 10)):
-        return ": max_len counts the prompt, too, and a long prompt is no long output"
-    return ""
+    return ": key does not tell long outputs from short ones" if short == long else ""
 
 
 # 22.4

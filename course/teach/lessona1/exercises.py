@@ -110,9 +110,7 @@ def _draw_sizes(rng: Random) -> tuple[int, int, int]:
 SOFTMAX = "scores.softmax(dim=0)"
 ONE_QUERY_MISTAKES = {
     "the scores are not scaled: divide them by the square root of D": {" / query.size(0) ** 0.5": ""},
-    "the scores are divided by D, not by its square root": {" ** 0.5": ""},
     "the weighted sum is of keys, it should be of values": {"@ values": "@ keys"},
-    "the scores themselves are the weights: a softmax makes them positive, with a sum of 1": {SOFTMAX: "scores"},
     "exp of the scores is not divided by its sum": {SOFTMAX: "scores.exp()"},
     "exp of a large score overflows: subtract the largest score of the row first, as torch.softmax does": {
         SOFTMAX: "(scores.exp() / scores.exp().sum())"
@@ -139,9 +137,6 @@ CAUSAL_MISTAKES = {
     "masked scores are 0, and exp(0) is 1: only a score of -inf gets weight 0": {'float("-inf")': "0"},
     "masked scores are a finite number, and real scores can be lower: only -inf always gets weight 0": {
         'float("-inf")': "-1e4"
-    },
-    "a visible score of 0 is hidden, too: the mask comes from the positions, not from the scores": {
-        MASKED: f'{MASKED}.masked_fill(scores == 0, float("-inf"))'
     },
     "the mask comes after the softmax, so the weights of a row no longer add up to 1": {
         f"{MASKED}.softmax(dim=-1)": "(scores.softmax(dim=-1) * visible)"

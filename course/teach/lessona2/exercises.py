@@ -54,8 +54,6 @@ COUNT_MISTAKES: Mistakes = {
     NOT_ATEN: {IS_OP: "cat = 'cpu_op'"},
     "the name has to begin with `aten::`, not only contain it": {"'aten": "'%aten"},
     "every event is counted, and only ops should be": {f"WHERE {IS_OP}": ""},
-    "`DESC` sorts from large to small": {" DESC": ""},
-    "sort by the count first, and by the name only where counts are equal": {"n DESC, ": ""},
     "equal counts are sorted by name from a to z: `DESC` belongs to one column": {"DESC, name": "DESC, name DESC"},
 }
 COUNT_EDGES = [
@@ -125,7 +123,6 @@ IDLE_MISTAKES: Mistakes = {
     "two pieces of work may run at the same time, and their durations must not be added": {
         SUM_OF_GAPS: f"(SELECT COALESCE(MAX(ts + dur) - MIN(ts) - SUM(dur), 0) FROM slice WHERE {WORK})"
     },
-    "a piece of work that starts when the one before ends leaves no gap": {"ts > busy": "ts >= busy"},
     "memory copies and fills are work of the device, too": {WORK: "cat = 'kernel'"},
     "every event counts as work, and only the device's should": {f"WHERE {WORK}": ""},
     **UNITS,

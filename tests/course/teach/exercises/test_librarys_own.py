@@ -16,29 +16,12 @@ from stages import BlockTable, NaiveCat, NumbaPaged, Overlap, PrefixCache
 from stages.s09_numba_paged import paged_decode_loop
 
 
-def passes_on(probs, noise):
-    """Does nothing else."""
-    return exponential_race(probs, noise)
-
-
-def passes_all_on(*arguments, **named):
-    return exponential_race(*arguments, **named)
-
-
 def uses(probs, noise):
     return exponential_race(probs, 2 * noise)
 
 
-def swaps(probs, noise):
-    return exponential_race(noise, probs)
-
-
 def writes(probs, noise):
     return (probs / noise).argmax(-1)
-
-
-def calls_writes(probs, noise):
-    return writes(probs, noise)
 
 
 class Takes(PrefixCache):
@@ -53,12 +36,6 @@ class TakesAndWrites(PrefixCache):
 
 class TakesAttention(BlockTable):
     attention = staticmethod(paged_attention_reference)
-
-
-class PassesAttention(BlockTable):
-    @staticmethod
-    def attention(q, k, v, k_cache, v_cache, block_table, context_lens):
-        return paged_attention_reference(q, k, v, k_cache, v_cache, block_table, context_lens)
 
 
 class Unchanged(NumbaPaged): ...
@@ -88,13 +65,9 @@ class Alone:
         partial(sample, seqs=[]),
         njit(getattr(paged_decode_loop, "py_func", paged_decode_loop)),
         paged_decode_loop,
-        passes_on,
-        passes_all_on,
-        lambda *a: sample(*a),
         NumbaPaged.attention,
         Takes,
         TakesAttention,
-        PassesAttention,
         Unchanged,
     ],
 )
@@ -106,10 +79,7 @@ def test_what_is_the_librarys_own_is_named(answer):
     "answer",
     [
         uses,
-        swaps,
         writes,
-        calls_writes,
-        lambda x: x,
         njit(writes),
         partial(writes, 1),
         max,

@@ -23,7 +23,7 @@ test_wrong_bytes = wrong_answers(
     {
         "a token too few": (
             lambda c, n, width: kv_bytes(c, n - 1, width),
-            "num_tokens=1, bytes_per_value=1: you return 0, expected 2",
+            "num_tokens=2, bytes_per_value=1: you return 16, expected 32",
         ),
         "printed": (lambda c, n, width: print(n), "got None: is a `return` missing?"),
     },

@@ -57,19 +57,6 @@ def times_0(blocks, n):
 test_a_wrong_gather = wrong_answers(
     "01.1",
     {
-        "no leading dimension": (joined, "shape (2, 13, 2), expected (1, 2, 13, 2): values right, only dimensions of"),
-        "heads and tokens swapped": (
-            lambda blocks, n: joined(blocks, n).transpose(0, 1)[None],
-            "values right after permute(0, 2, 1, 3)",
-        ),
-        "n % 64 slots of the last": (
-            lambda b, n: torch.cat([*b[:-1], b[-1][:, : n % 64]], dim=1)[None],
-            "num_tokens=64, 1 × [3, 64, 2] in float32: shape (1, 3, 0, 2), expected (1, 3, 64, 2)",
-        ),
-        "fp32 whatever the blocks hold": (
-            lambda blocks, n: joined(blocks, n)[None].float(),
-            "num_tokens=64, 1 × [3, 64, 2] in float16: dtype float32, expected float16",
-        ),
         "blocks taken off the list": (takes_blocks_off, "you have changed what you were called with"),
         "the cache written to": (clears_the_rest, "you have changed what you were called with"),
         "through fp32": (

@@ -86,12 +86,7 @@ test_a_wrong_gather_into_a_row = wrong_answers(
             lambda b, n, out: gathering({})(b, min(out.size(1), 64 * len(b)), out),
             "out[:, 1:] was overwritten: it is padding",
         ),
-        "last block first": (
-            lambda b, n, out: solution("02.1")([*b[1:], b[0]] if n > 64 else b, n, out),
-            "num_tokens=65, 2 × [3, 64, 2] in float32, out [3, 65, 2]: out: 378 of 390 values are NaN, first at (0, 1",
-        ),
         "cat, then copy": (cat_then_copy, "bytes written: "),
-        "cloned first": (gathering({"= block[": "= block.clone()["}), "bytes written: "),
         "token by token": (
             token_by_token,
             f"num_tokens=6, 1 × [2, 64, 2] in float32, out [2, 30, 2]: writes into out: 6{BUDGET}",

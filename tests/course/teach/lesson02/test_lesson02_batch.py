@@ -37,21 +37,9 @@ class StaleBatch(OneAllocation):
 test_wrong_allocations = wrong_answers(
     "02.2",
     {
-        "room for one layer": (
-            one_allocation({UNBOUND: "batch[0].unbind(0)"}),
-            "layer 0, prompt 0 (2 cached tokens) of a new batch: k: these are layer 1's keys",
-        ),
         "room for too many layers": (
             one_allocation({SHAPE: "shape = (c.hidden_size, "}),
             "bytes are filled with zeros, and K and V of all layers are 10,240",
-        ),
-        "as many layers as heads": (
-            one_allocation({SHAPE: "shape = (c.num_heads, "}),
-            "num_layers=5, num_kv_heads=1, block_size=4: ",
-        ),
-        "K and V in one tensor": (
-            one_allocation({UNBOUND: "batch[layer, 0], batch[layer, 0]"}),
-            "k: these are the values, not the keys",
         ),
         "an allocation a layer": (
             changed(PreallocGather, build_batched_past=lambda *past: PreallocGather.build_batched_past(*past)),
@@ -68,10 +56,6 @@ test_wrong_allocations = wrong_answers(
         "torch.empty": (  # what it holds stays, after a sequence's tokens
             one_allocation({"torch.zeros": "torch.empty"}),
             "k: the slots after a sequence's tokens were never written",
-        ),
-        "one layer returned": (
-            one_allocation({"return past": "return past[-1]"}),
-            "layer 0: expected a pair of tensors (k, v), got Tensor",
         ),
         "the longest first": (LongestFirst, "prompt_lens=[4, 8], num_steps=0, num_layers=2"),
         "every batch kept": (

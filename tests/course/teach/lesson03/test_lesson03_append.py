@@ -27,19 +27,6 @@ class OverTheTokenBefore(FewerSelects):
         k_block[:, slot], v_block[:, slot] = k, v
 
 
-class LongestSlot(FewerSelects):
-    """Writes where the longest sequence's new token goes."""
-
-    def append_token(self, seq, layer, k, v):
-        slot = self.longest % self.block_size
-        k_block, v_block = self.blocks[layer][self.tables.of(seq.seq_id, layer)[-1]]
-        k_block[:, slot], v_block[:, slot] = k, v
-
-    def append(self, seqs, step):
-        self.longest = max(seq.num_cached_tokens for seq in seqs)
-        super().append(seqs, step)
-
-
 class SelectForEach(SelectAppend):
     def append(self, seqs, step):
         for layer, (k_batch, v_batch) in enumerate(step.presents):
@@ -101,7 +88,6 @@ test_a_wrong_append = wrong_answers(
             "after step 1: k: token 1: these are prompt 0's keys",
         ),
         "over the token before": (OverTheTokenBefore, f"{AFTER}k: 16 of 24 values differ, first at (0, 0, 1, 0)"),
-        "the longest's slot": (LongestSlot, "prompt 1 (2 cached tokens) after step 1: k: token 1: nothing is written"),
         "left behind by a step that failed": (
             KeptByTheStage,
             "the promise **A failed step is made again**",

@@ -36,34 +36,19 @@ test_a_wrong_table = wrong_answers(
     "05.1",
     {
         "the engine's lists filled up": (fill_up_in_place, "you have changed what you were called with"),
-        "as wide as the longest": (
-            building({"rows = ": "max_blocks = max(map(len, block_lists)); rows = "}),
-            "shape (1, 0), expected (1, 2)",
-        ),
-        "int64": (building({", dtype=torch.int32": ""}), "dtype int64, expected int32"),
         "guard of the batch": (
             building({GUARD: "if len(block_lists) > max_blocks:"}),
-            "you return 'a ValueError', expected [[",
+            "raised ValueError: a sequence has",
         ),
-        "a full row refused": (building({GUARD: GUARD.replace(">", ">=")}), "you return 'a ValueError', expected [["),
+        "the words of an error": (
+            building({"raise ValueError(": "return 'a ValueError' # "}),
+            "you return 'a ValueError', expected a ValueError",
+        ),
         "asserted": (building({"raise ValueError(": "assert False, ("}), "AssertionError"),
         "cut before it is refused": (cut_before_it_is_refused, "you have changed what you were called with"),
-        "three columns": (
-            building({"rows = ": "max_blocks = 3; rows = "}),
-            "max_blocks=2: shape (1, 3), expected (1, 2)",
-        ),
         "ids in int16": (building({INT32: f"{INT32}.to(torch.int16).int()"}), "got -28476, expected 37060"),
     },
 )
-
-
-def filled(block_lists, max_blocks):
-    table = torch.zeros(len(block_lists), max_blocks, dtype=torch.int32)
-    for row, blocks in zip(table, block_lists, strict=True):
-        if len(blocks) > max_blocks:
-            raise ValueError(f"sequence {block_lists.index(blocks)} is too long")
-        row[: len(blocks)] = torch.tensor(blocks, dtype=torch.int32)
-    return table
 
 
 class TooLong(ValueError):
@@ -85,35 +70,19 @@ def by_numpy(block_lists, max_blocks):
     return torch.from_numpy(table)
 
 
-test_a_right_table = right_answers(
-    "05.1",
-    {"filled row by row": filled, "by columns, an error of its own": by_columns, "numpy": by_numpy},
-)
+test_a_right_table = right_answers("05.1", {"by columns, an error of its own": by_columns, "numpy": by_numpy})
 
 
 # 05.2
-
-
-READ = "block_table.gather(1, columns[:, None]).squeeze(1)"
 
 
 def looking_up(changes=None):
     return solution("05.2", changes, torch=torch)
 
 
-def by_tolist(table, positions, block_size):
-    rows = zip(table.tolist(), positions.tolist(), strict=True)
-    return torch.tensor([row[p // block_size] for row, p in rows]), positions % block_size
-
-
 def by_rows(table, positions, block_size):
     blocks = [row[position // block_size] for row, position in zip(table, positions, strict=True)]
     return torch.stack(blocks).long(), positions % block_size
-
-
-def by_numpy_look_up(table, positions, block_size):
-    index, slots = np.divmod(positions.numpy(), block_size)
-    return torch.from_numpy(table.numpy()[np.arange(len(table)), index]).long(), torch.from_numpy(slots)
 
 
 def column_by_column(table, positions, block_size):
@@ -139,23 +108,10 @@ def by_index(table, positions, block_size):
     return [table[rows, positions // block_size].long(), positions.remainder(block_size)]
 
 
-def by_diagonal(table, positions, block_size):
-    return table[:, positions // block_size].diagonal().long(), positions % block_size
-
-
 def by_one_hot(table, positions, block_size):
     columns = torch.arange(table.size(1), device=table.device)
     chosen = columns == (positions // block_size)[:, None]
     return (table.long() * chosen).sum(1), positions - positions // block_size * block_size
-
-
-def by_vmap(table, positions, block_size):
-    blocks = torch.vmap(lambda row, at: row.gather(0, at[None])[0])(table, positions // block_size)
-    return blocks.to(torch.int64), positions % block_size
-
-
-def by_cpu_rows(table, positions, block_size):
-    return table[range(len(table)), positions // block_size].long(), positions % block_size
 
 
 test_a_wrong_look_up = wrong_answers(
@@ -165,19 +121,8 @@ test_a_wrong_look_up = wrong_answers(
             looking_up({", positions % block_size": ""}),
             "expected (blocks, slots), got Tensor",
         ),
-        "a column": (
-            looking_up({".squeeze(1)": ""}),
-            "shape (1, 1), expected (1,): values right, only dimensions of size 1 differ",
-        ),
-        "int32": (looking_up({".long()": ""}), "blocks: dtype int32, expected int64"),
         "one by one": (by_rows, "you read a tensor's values on the host"),
-        "tolist": (by_tolist, "you read a tensor's values on the host"),
-        "numpy": (by_numpy_look_up, "you read a tensor's values on the host"),
         "column by column": (column_by_column, "ops and of 64 blocks each "),
-        "three columns": (
-            looking_up({READ: "block_table.flatten()[3 * torch.arange(len(columns)) + columns]"}),
-            "block_table=",
-        ),
         "powers of two alone": (
             looking_up({"positions % block_size": "positions & (block_size - 1)"}),
             "block_size=10: slots: 2 of 2 values differ",
@@ -185,16 +130,6 @@ test_a_wrong_look_up = wrong_answers(
         "ids in fp16": (looking_up({"block_table.gather": "block_table.half().gather"}), "got 20176, expected 20169"),
         "in CPU memory": (in_cpu_memory, "you read a tensor's values on the host"),
         "positions changed": (changes_positions, "positions was handed in, and you have changed it"),
-        "a number for one sequence": (looking_up({".squeeze(1)": ".squeeze()"}), "blocks: shape (), expected (1,)"),
     },
 )
-test_a_right_look_up = right_answers(
-    "05.2",
-    {
-        "an index, as a list": by_index,
-        "a diagonal": by_diagonal,
-        "one-hot": by_one_hot,
-        "vmap": by_vmap,
-        "rows as a range": by_cpu_rows,
-    },
-)
+test_a_right_look_up = right_answers("05.2", {"an index, as a list": by_index, "one-hot": by_one_hot})

@@ -91,17 +91,17 @@ test_a_wrong_attention_is_told_what_is_wrong = wrong_answers(
         ),
         "unwritten slots": (paged({".flatten(0, 1)[:n]": ".flatten(0, 1)"}), WHERE_NAN_LIES),
         "logical as physical": (paged({f"block_table[i, {OWN}": "torch.arange(-(-n // block_size))"}), WHERE_NAN_LIES),
-        "wrong layout": (paged({".squeeze(2)": ".squeeze(2).transpose(0, 1)"}), "values right after permute(1, 0, 2)"),
         "padded": (with_attention(padded), "does a short sequence pay for the longest one?"),
         "a block per token": (paged({OWN: ":n]"}), "does a sequence read more of its row than its own blocks"),
-        "the reference": (with_attention(BlockTable.attention), "does a short sequence pay for the longest one?"),
+        "a copy of the pool": (
+            paged({"block_size = ": "k_cache, v_cache = k_cache.clone(), v_cache.clone()\n        block_size = "}),
+            "its sequences' own blocks hold",
+        ),
         "always fp32": (with_attention(in_fp32), "dtype float32, expected bfloat16: the output has q's dtype"),
-        "blocks of 8": (paged({OWN: ": -(-n // 8)]"}), "blocks of 1, "),
         "the pool written": (
             paged({"blocks = ": WRITES_THE_POOL}),
             "k_cache was handed in, and you have changed it: attention only reads",
         ),
-        "causal": (paged({"enable_gqa=True": "enable_gqa=True, is_causal=True"}), "values differ"),
         "30 blocks at most": (paged({OWN: f"{OWN}[:30]", "[:n]": "[: min(n, 30 * block_size)]"}), "context_lens=[300]"),
     },
     model="small",
@@ -110,9 +110,7 @@ test_a_right_attention = right_answers(
     "05.3",
     {
         "by hand, in fp32": with_attention(by_hand),
-        "inherited": changed(MyPaged),
         "of a mixin": WithMixin,
-        "set after the class": SetLater,
     },
     model="small",
 )

@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
-import hypothesis
 import torch
-from hypothesis import strategies as st
 from wrong_answers import right_answers, wrong_answers
 
 from course.teach.lesson06.exercises import BLOCK_LISTS, KEYS, RowCache, wrong_pairs
@@ -24,7 +22,6 @@ test_right_rows_of_a_step = right_answers(
     {
         "blocks before and after": lambda L, lengths, size: L * sum(-(-(n + 1) // size) + -n // size for n in lengths),
         "a tensor": lambda L, lengths, size: (torch.tensor(lengths) % size == 0).sum() * L,
-        "layer by layer": lambda L, lengths, size: float(sum(1 for n in lengths for _ in range(L) if not n % size)),
     },
 )
 
@@ -42,33 +39,6 @@ def search(new_cache, block_lists=BLOCK_LISTS, pairs=None):
 
 
 # No search: one pair for each key that the check once tried.
-PAIRS = [([0], [1]), ([0, 1], [2, 1]), ([0, 1, 2], [0, 3, 2]), ([0, 1], [1, 0]), ([0, 3], [1, 2]), ([0, 1], [1])]
-
-
-def one_cache_for_all(new_cache):
-    cache = new_cache()
-    return search(lambda: cache)
-
-
-def by_hypothesis(new_cache):
-    def is_wrong(pair):
-        cache = new_cache()
-        cache.row(pair[0])
-        return cache.row(pair[1]) != pair[1]
-
-    blocks = st.lists(st.integers(0, 4), min_size=1, max_size=3, unique=True)
-    try:
-        return hypothesis.find(
-            st.tuples(blocks, blocks),
-            is_wrong,
-            settings=hypothesis.settings(
-                derandomize=True, database=None, max_examples=300, deadline=None, phases=[hypothesis.Phase.generate]
-            ),
-        )
-    except hypothesis.errors.NoSuchExample:
-        return None
-
-
 def at_random(new_cache):
     rng = random.Random(0)
     found = search(new_cache, pairs=[rng.choices(BLOCK_LISTS, k=2) for _ in range(20_000)])
@@ -80,10 +50,7 @@ def in_tuples(new_cache):
     return found and tuple(map(tuple, found))
 
 
-test_right_searches = right_answers(
-    "06.2",
-    {"hypothesis": by_hypothesis, "at random": at_random, "tuples": in_tuples, "one cache": one_cache_for_all},
-)
+test_right_searches = right_answers("06.2", {"at random": at_random, "tuples": in_tuples})
 
 
 test_wrong_searches = wrong_answers(
@@ -97,21 +64,18 @@ test_wrong_searches = wrong_answers(
             lambda new_cache: ([0], [1]),
             "key = the first id: after row([0]), row([1]) is [1], which is right",
         ),
-        "an id twice": (lambda new_cache: ([0, 0], [1, 1]), "you return [0, 0], expected different ids"),
+        "an id twice": (
+            lambda new_cache: ([0, 0], [1, 1]),
+            "you return [0, 0], expected a list of 1 to 3 different ids",
+        ),
         "an id out of range": (
             lambda new_cache: ([0], [7]),
-            "you return [7], expected a list of 1 to 3 ids from 0 to 4",
+            "you return [7], expected a list of 1 to 3 different ids from 0 to 4",
         ),
-        "one block list": (lambda new_cache: [0], "you return [0], expected a pair of block lists or None"),
         "lists of three left out": (
             lambda new_cache: search(new_cache, [b for b in BLOCK_LISTS if len(b) < 3]),
             "key = the first two ids: you found no pair, but row([0, 1]) and then row([0, 1, 2]) is one",
         ),
-        "equal lengths alone": (
-            lambda new_cache: search(new_cache, [b for b in BLOCK_LISTS if len(b) == 3]),
-            "key = the ids as the digits of a number: you found no pair",
-        ),
-        "a few pairs": (lambda new_cache: search(new_cache, pairs=PAIRS), "key = the first two ids: you found no pair"),
         "ids from 0 to 3": (
             lambda new_cache: search(new_cache, [blocks for blocks in BLOCK_LISTS if 4 not in blocks]),
             "key = the ids modulo 4: you found no pair, but row([0]) and then row([4]) is one",

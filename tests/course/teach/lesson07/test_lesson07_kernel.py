@@ -63,10 +63,6 @@ WRONG_KERNELS = {why: (tuple(changes.items()), why) for why, changes in KERNEL_M
         [("* HEAD_DIM + dim[None, :]", "* DIM_PAD + dim[None, :]")],
         "D=12, blocks of 2, bf16: 48 of 48 values are NaN",
     ),
-    "blocks of 16": (
-        [("// BLOCK_SIZE", "// 16")],
-        "context_lens=[4], H=4, H_kv=2, D=12, blocks of 2, fp32: 48 of 48 values differ",
-    ),
     "4 tiles at most": (
         [("range(0, num_cached, BLOCK_SIZE)", "range(0, min(num_cached, 4 * BLOCK_SIZE), BLOCK_SIZE)")],
         "context_lens=[40], H=1, H_kv=1, D=16, blocks of 4, fp32: 16 of 16 values differ",
@@ -78,10 +74,6 @@ WRONG_KERNELS = {why: (tuple(changes.items()), why) for why, changes in KERNEL_M
     "the pool written": (
         [("    total = 1.0", "    total = 1.0\n    tl.store(k_cache + new_at - new_at + dim, new_k, mask=real)")],
         "k_cache was handed in, and you have changed it: attention only reads",
-    ),
-    "pairs of heads": (
-        [("(NUM_HEADS // NUM_KV_HEADS)", "min(NUM_HEADS // NUM_KV_HEADS, 3)")],
-        "raised OutOfBounds: a load goes outside of every tensor; nearest is k_cache",
     ),
     "keys loaded twice": (
         [

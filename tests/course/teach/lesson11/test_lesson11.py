@@ -30,8 +30,6 @@ test_a_wrong_mask_is_refused = wrong_answers(
         ),
         "through NumPy": (masked_with({"bits.bool()": "torch.from_numpy(bits.numpy() > 0)"}), "the host waits"),
         "counts in 8 bits": (masked_with({"* counts": "* counts.to(torch.uint8)"}), "expected"),
-        "very small, not -inf": (masked_with({"-torch.inf": "-1e4"}), "expected"),
-        "nothing": (lambda *given: None, "got None"),
     },
 )
 
@@ -76,7 +74,6 @@ test_a_wrong_choice_is_refused = wrong_answers(
             "the size of the result depends on values (an index by a mask)",
         ),
         "an if": (choose_with({"    is_drawn =": AN_IF}), "the host waits for a value"),
-        "numpy": (choose_with({RACE: "torch.from_numpy((probs / noise).numpy().argmax(-1))"}), "the host waits"),
         "numpy, by DLPack": (
             choose_with({"temperature > 0": "torch.from_numpy(np.from_dlpack(temperature) > 0)"}),
             "the host waits",
@@ -87,7 +84,10 @@ test_a_wrong_choice_is_refused = wrong_answers(
             ),
             "logits was handed in, and you have changed it",
         ),
-        "a column": (lambda *given: choose(*given)[:, None], "values right, only dimensions of size 1 differ"),
+        "a temperature that is not that cold": (
+            choose_with({"torch.where(is_drawn, temperature, 1.0)": "temperature.clamp(min=1e-9)"}),
+            "the temperature is not used",
+        ),
     },
 )
 
@@ -126,21 +126,18 @@ test_a_wrong_buffer_is_refused = wrong_answers(
             write_with({"return buffer[:n]": "return buffer[:n].copy()"}),
             "you return an array of int32, expected the beginning of the buffer: a step reads the buffer's own memory",
         ),
-        "float64 from zeros": (
-            write_with({"return buffer[:n]": "return np.concatenate((buffer[:n], np.zeros(0)))"}),
-            "an array of float64, expected the beginning of the buffer",
-        ),
         "a list": (write_with({"return buffer[:n]": "return buffer[:n].tolist()"}), "you return list, expected"),
-        "at the end": (write_with({"buffer[:n]": "buffer[len(buffer) - n :]"}), "expected the beginning of the buffer"),
         "prompts emptied": (write_with({"return": "prompts.clear()\n    return"}), "you have changed prompts"),
-        "each id once": (write_with({PROMPT: "np.asarray(list(dict.fromkeys(prompt)))"}), "slice: you return ["),
-        "float32 taken": (write_with({KIND: f"ids.dtype != np.float32 and {KIND}"}), "float32'"),
         "float16 taken": (write_with({KIND: f"ids.dtype != np.float16 and {KIND}"}), "float16'"),
         "only the first prompt's type": (
             write_with({"ids.dtype.kind": "arrays[0].dtype.kind"}),
-            "expected 'an error': floats are no ids",
+            "expected an error: floats are no ids",
         ),
-        "uint64 that wraps": (write_with({"    for ids in arrays:\n": WRAPS}), "], expected 'an error'"),
+        "floats in a list": (
+            write_with({PROMPT: "prompt if isinstance(prompt, np.ndarray) else np.array(prompt, np.int64)"}),
+            "expected an error: floats are no ids",
+        ),
+        "uint64 that wraps": (write_with({"    for ids in arrays:\n": WRAPS}), "], expected an error"),
     },
 )
 

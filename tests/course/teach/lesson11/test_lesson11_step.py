@@ -11,7 +11,7 @@ from wrong_answers import changed, right_answers, wrong_answers
 from course.contract.small_models import small_model
 from course.teach.exercises.solutions import solution
 from roseinfer.engine.sampler import Sampler
-from roseinfer.sampling import NO_TOKEN, exponential_race, generator_of, sample
+from roseinfer.sampling import NO_TOKEN, exponential_race, sample
 from stages import FusedStep, OneTable
 
 pytestmark = pytest.mark.slow
@@ -51,18 +51,9 @@ test_a_wrong_step_is_refused = wrong_answers(
             "but 1 rows sorted in a step, the budget is 0",
         ),
         "the first row not filtered": (step_with({FILTERED: f"{FILTERED[:-1]} and row > 0]"}), "you return ["),
-        "the last row not filtered": (
-            step_with({FILTERED: f"{FILTERED[:-1]} and row < len(params) - 1]"}),
-            "you return [",
-        ),
         "largest not subtracted": (step_with({" - largest[rows, None]": ""}), "coldest: you return ["),
         "no seeds": (step_with({NOISE: "torch.empty_like(probs).exponential_()"}), "you return ["),
         "greedy rows raced, nearly cold": (step_with(NEARLY_COLD), "8 rows of noise in a step, the budget is 0"),
-        "noise for all": (
-            step_with({DRAWN: f"            torch.empty_like(logits).exponential_()\n{DRAWN}"}),
-            "10 rows of noise in a step, the budget is 2",
-        ),
-        "put into the first rows": (step_with({"tokens[rows]": "tokens[: len(rows)]"}), "you return ["),
         "a mask": (
             step_with({DRAWN: f"{A_MASK}            tokens[mask] = "}),
             "2 reads of the host (__setitem__, tolist) in a step, the budget is 1",
@@ -78,8 +69,7 @@ test_a_wrong_step_is_refused = wrong_answers(
             step_with({FINITE: f"{FINITE} | torch.tensor([seq.params.temperature == 0 for seq in seqs])"}),
             "in the logits of row 0: you return [",
         ),
-        "masks refused": (step_with({FINITE: "logits.isfinite().all(-1)"}), "you return 'a ValueError', expected [7"),
-        "no stage": (lambda logits: logits, "expected a subclass of a stage"),
+        "masks refused": (step_with({FINITE: "logits.isfinite().all(-1)"}), "raised ValueError"),
     },
     model="model",
 )
@@ -90,20 +80,6 @@ class WithTheEnginesSampler(FusedStep):
         sampler = Sampler(self.max_num_seqs, self.config.vocab_size, self.model.device)
         largest, tokens = logits.max(dim=-1)
         return sampler(logits, torch.where(largest.isfinite(), tokens, NO_TOKEN), seqs)
-
-
-class ByMultinomial(Right):
-    """torch.multinomial returns a tensor: code that does not look into it does not read."""
-
-    def choose(self, logits, seqs):
-        largest, tokens = logits.max(dim=-1)
-        ok = largest.isfinite()
-        for row, seq in enumerate(seqs):
-            if seq.params.temperature > 0:
-                probs = self.distribution((logits[row] - largest[row])[None].float(), [seq.params])
-                probs = torch.where(ok[row], probs, 1.0)
-                tokens[row] = torch.multinomial(probs[0], 1, generator=generator_of(seq, probs.device))[0]
-        return torch.where(ok, tokens, -1)
 
 
 class InTwoMethods(OneTable):
@@ -124,6 +100,6 @@ class InTwoMethods(OneTable):
 
 test_an_unusual_step_passes = right_answers(
     "11.3",
-    {"the engine's sampler": WithTheEnginesSampler, "multinomial": ByMultinomial, "on stage 10": InTwoMethods},
+    {"the engine's sampler": WithTheEnginesSampler, "on stage 10": InTwoMethods},
     model="model",
 )

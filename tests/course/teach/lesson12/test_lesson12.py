@@ -45,14 +45,9 @@ test_wrong_matrices = wrong_answers(
             quantize_with({RETURNED: f"{RETURNED}[:, None]"}),
             "only dimensions of size 1 differ",
         ),
-        "only the values": (quantize_with({", scales\n": "\n"}), "expected (values, scales), got Tensor"),
         "changes weight": (
             quantize_with({"(weight / steps[:, None])": "weight.div_(steps[:, None])"}),
             "weight was handed in, and you have changed it",
-        ),
-        "back in floats": (
-            quantize_with({".to(torch.int8)": ".mul(steps[:, None])"}),
-            "values: dtype float32, expected int8",
         ),
     },
 )
@@ -100,7 +95,6 @@ test_wrong_products = wrong_answers(
     {
         "groups of 32": (product_with({"split(64": "split(32"}), "values differ"),
         "one scale for the batch": (product_with(FOR_THE_BATCH), "values differ"),
-        "transposed": (lambda *given: product_with()(*given).T, "permute(1, 0)"),
         "changes x": (
             product_with({"return out": "x.round_()\n    return out"}),
             "x was handed in, and you have changed it",
@@ -140,10 +134,7 @@ HALVES = "values[:, : values.shape[1] // 2] + 16 * values[:, values.shape[1] // 
 test_wrong_four_bits = wrong_answers(
     "12.4",
     {
-        "not packed": (pack_with({PACKED: "values"}), "packed: "),
-        "int8": (pack_with({PACKED: f"({PACKED}).to(torch.int8)"}), "packed: dtype int8, expected uint8"),
         "scales with a dimension left": (pack_with({"scales[:, :, 0]": "scales"}), "scales: "),
-        "only packed": (pack_with({", scales[:, :, 0]": ""}), "expected (packed, scales), got Tensor"),
         "changes weight": (
             pack_with({"    return": "    weight.round_()\n    return"}),
             "weight was handed in, and you have changed it",

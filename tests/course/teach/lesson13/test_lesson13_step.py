@@ -22,12 +22,6 @@ pytestmark = pytest.mark.slow
 
 step_with = partial(solution, "13.3", torch=torch)
 MADE_ONCE, RETURNED = "banned_ids = torch", "return torch.where(token_ids == 0, 0, tokens)"
-COUNTED = {
-    MADE_ONCE: f"counted = torch.zeros_like(positions)\n    {MADE_ONCE}",
-    RETURNED: f"counted.add_(1)\n        {RETURNED}",
-    "+= positions": "+= counted",
-}
-AN_IF = f"if (token_ids == 0).any():\n            {RETURNED}\n        return tokens"
 A_MASK = "tokens[token_ids == 0] = torch.zeros_like(tokens[token_ids == 0])\n        return tokens"
 REMEMBERED = {
     MADE_ONCE: f"ended = torch.zeros_like(token_ids, dtype=torch.bool)\n    {MADE_ONCE}",
@@ -50,33 +44,18 @@ test_wrong_steps = wrong_answers(
             step_with({"+= positions": "+= positions[0].item()"}),
             "the capture is refused: a step that is recorded must not wait",
         ),
-        "an if": (step_with({RETURNED: AN_IF}), "the host waits for a value"),
         "a mask": (step_with({RETURNED: A_MASK}), "an index by a mask"),
         "counts positions on": (
             step_with({RETURNED: f"positions.add_(1)\n        {RETURNED}"}),
             "positions was handed in, and you have changed it",
         ),
-        "counts on the device": (step_with(COUNTED), "values differ"),
         "an end remembered": (step_with(REMEMBERED), "got 0, expected"),
-        "an end remembered behind the beginning": (
-            step_with(REMEMBERED | {"logical_or_(token_ids == 0)": "logical_or_((token_ids == 0) & (positions > 0))"}),
-            "got 0, expected",
-        ),
-        "no end at the beginning": (
-            step_with({"where(token_ids == 0,": "where((token_ids == 0) & (positions > 0),"}),
-            "expected 0",
-        ),
         "banned ids of all steps": (
             step_with({MADE_ONCE: f"global banned_ids\n    {MADE_ONCE}"}),
             "values differ, first at",
         ),
-        "a table of 16 positions": (step_with({"+= positions": "+= positions.clamp(max=15)"}), "values differ"),
         "positions in 16 bits": (step_with({"+= positions": "+= positions.short()"}), "positions=[100"),
         "scores in bf16": (step_with({"= scores[": "= scores.bfloat16()["}), "values differ"),
-        "the largest position": (step_with({"+= positions": "+= positions.max()"}), "values differ"),
-        "banned ones at -100": (step_with({"-torch.inf": "-100.0"}), "values differ"),
-        "the first banned one": (step_with({"[:, banned_ids]": "[:, banned_ids[:1]]"}), "values differ"),
-        "tokens in int32": (step_with({RETURNED: RETURNED + ".int()"}), "dtype int32, expected int64"),
         "the tokens themselves": (step_with({"return step": "return step()"}), "expected the step"),
     },
 )
@@ -106,25 +85,8 @@ def in_buffers_of_its_own(scores, token_ids, positions, banned):
     return step
 
 
-def as_an_object(scores, token_ids, positions, banned):
-    class Step:
-        banned_ids = torch.tensor(banned)
-
-        def __call__(self):
-            allowed = scores[token_ids].double().index_fill(1, self.banned_ids, -torch.inf)
-            best = torch.cat([allowed[:, :1] + positions[:, None], allowed[:, 1:]], dim=1).topk(1).indices[:, 0]
-            return best * token_ids.ne(0)
-
-    return Step()
-
-
 test_right_steps = right_answers(
-    "13.3",
-    {
-        "a table made before": with_a_table,
-        "its own buffers": in_buffers_of_its_own,
-        "an object, in float64": as_an_object,
-    },
+    "13.3", {"a table made before": with_a_table, "its own buffers": in_buffers_of_its_own}
 )
 
 
@@ -185,11 +147,6 @@ def capture_in_vain(stage):
     stage.graph_of = lambda bucket: Eager(stage.static_step(bucket))
 
 
-def capture_few(stage):
-    stage.buckets = [1, 2]
-    capture_all(stage)
-
-
 def capture_at_the_first_replay(stage):
     """Graphs in name: each is captured when a batch first needs it."""
 
@@ -208,12 +165,10 @@ def move_the_dummy_block(stage):
 test_wrong_warm_graphs = wrong_answers(
     "13.4",
     {
-        "all but the smallest": (warm(lambda s: capture_all(s, s.buckets[1:])), "the stage has no graph for [1]"),
         "one graph for all": (warm(capture_the_largest_for_all), "the graph for 1 computes 9 rows"),
         "requests kept": (warm(keep_a_request), "free what the captures took"),
         "captured again": (warm(capture_all, graph_of=capture_again), "graphs were captured again"),
         "not used": (warm(capture_in_vain), "0 of 6 steps replayed a graph"),
-        "too few buckets": (warm(capture_few), "has no graph for [9]"),
         "shared by all stages": (warm(share), "sequence 0: token"),
         "the stage before": (PackedWeights, "expected a subclass of Graphs, got PackedWeights"),
         "up to 16": (warm(lambda s: capture_all(s, [b for b in s.buckets if b <= 16])), "has no graph for [32, 40]"),
@@ -238,14 +193,6 @@ class ByHand(Graphs):
                 graph = self.graphs[bucket] = capture(self.static_step(bucket), model.device, memory=graph)
 
 
-def decode_and_free(stage):
-    for bucket in stage.buckets:
-        seqs = begin(stage, [[1]] * min(bucket, stage.tables.num_blocks), SamplingParams(max_tokens=2))
-        stage.decode(seqs)
-        for seq in seqs:
-            stage.free(seq)
-
-
 def capture_idle(stage):
     """With the inputs as they were made, zeros: each row writes to block 0, which no sequence holds yet."""
     for bucket in stage.buckets:
@@ -257,6 +204,5 @@ test_right_warm_graphs = right_answers(
     {
         "by hand": ByHand,
         "with inputs of zeros": warm(capture_idle),
-        "by decoding": warm(decode_and_free),
     },
 )

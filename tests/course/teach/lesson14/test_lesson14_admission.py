@@ -81,15 +81,6 @@ def made_with(**other):
     return rule(__init__=__init__)
 
 
-class ShortestFirst(TokenBudget):
-    def prompts(self, may_admit):
-        yield from [seq for seq in self.running if seq.num_cached_tokens < len(seq) - 1]
-        for seq in sorted(self.waiting, key=lambda seq: seq.max_len):
-            if not (may_admit and self.admit(seq)):
-                break
-            yield self.running[-1]
-
-
 class ToTheEnd(TokenBudget):
     """Admits as a right rule does, and a preempted sequence waits after all others."""
 
@@ -144,9 +135,6 @@ test_wrong_rules = wrong_answers(
         "blocks kept": (KeepsABlock, "the promise **"),
         "no budget": (NoBudget, "the promise **Any budget**"),
         "three at once": (made_with(max_num_seqs=3), "made with max_num_seqs=8, the stage has 3: pass all sizes on"),
-        "larger blocks": (made_with(block_size=64), "made with block_size=4, the stage has 64: pass all sizes on"),
-        "a larger pool": (made_with(num_blocks=48), "made with num_blocks=24, the stage has 48: pass all sizes on"),
-        "prompts() in another order": (ShortestFirst, "no request may overtake another"),
         "a pool that is just full": (
             admitting(one_spare_at_the_end),
             "a request that is alone has to get in, whatever the rule",
@@ -154,24 +142,8 @@ test_wrong_rules = wrong_answers(
         "a preempted one goes to the end": (ToTheEnd, "no request may overtake another, so a preempted sequence"),
         "aborted requests stay noted": (NotesRequests, "the promise **Aborted anywhere** (clients hang up: "),
         "another stage": (Graphs, "expected a subclass of TokenBudget, got Graphs"),
-        "the stage itself": (TokenBudget, "expected a subclass of TokenBudget, got TokenBudget"),
     },
 )
-
-
-class HalfWay(TokenBudget):
-    """In prompts(), which asks for those that join: as if all had half of their tokens."""
-
-    def prompts(self, may_admit):
-        for seq in super().prompts(may_admit and self.has_room()):
-            yield seq
-            if not self.has_room():
-                return
-
-    def has_room(self):
-        seqs = [*self.running, *list(self.waiting)[:1]]
-        half = sum(self.tables.blocks_for((len(seq) + seq.max_len) // 2) for seq in seqs)
-        return not self.running or half <= self.tables.num_blocks
 
 
 class NotesWhatIsHeld(NotesRequests):
@@ -188,7 +160,6 @@ test_right_rules = right_answers(
     "14.4",
     {
         "a share stays free": admitting(share_stays_free),
-        "in prompts": HalfWay,
         "notes that go with the blocks": NotesWhatIsHeld,
     },
 )

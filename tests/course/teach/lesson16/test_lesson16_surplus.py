@@ -54,17 +54,6 @@ def append_if_same(seq, token, stop):
     return True
 
 
-def ends_before(seqs, tokens, stop):
-    for seq, token in zip(seqs, tokens, strict=True):
-        if not seq.finish_reason and token == stop:
-            seq.finish_reason, seq.ends_now = "stop", True
-    ending = [seq for seq in seqs if vars(seq).pop("ends_now", False)]
-    checked(seqs, tokens)
-    for seq in ending:
-        seq.finish_reason = None
-    return committing(append)(seqs, tokens, stop)
-
-
 def rolled_back(seqs, tokens, stop):
     before, done = [(list(seq.token_ids), seq.finish_reason) for seq in seqs], []
     for seq, token in zip(seqs, tokens, strict=True):
@@ -87,7 +76,6 @@ test_wrong_commits = wrong_answers(
             "a -1 for a sequence that has not ended is a ValueError",
         ),
         "the same object": (committing(append_if_same), "stop_token_id=50256"),
-        "ends before it refuses": (ends_before, "you return"),
         "rows for sequences": (
             lambda seqs, tokens, stop: list(map(seqs.index, committing(append)(seqs, tokens, stop))),
             "returned",
@@ -108,10 +96,4 @@ def with_new_lists(seqs, tokens, stop):
     return tuple(done.values())
 
 
-test_right_commits = right_answers(
-    "16.3",
-    {
-        "taken back after a -1": rolled_back,
-        "new lists, a tuple": with_new_lists,
-    },
-)
+test_right_commits = right_answers("16.3", {"taken back after a -1": rolled_back, "new lists, a tuple": with_new_lists})

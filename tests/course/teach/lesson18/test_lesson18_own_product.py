@@ -16,19 +16,6 @@ def the_stages(out, x, weight, bias):
             out[n, m] = total + bias[m]
 
 
-def in_pairs(out, x, weight, bias):
-    for m in prange(len(weight)):
-        for n in range(0, len(x) - 1, 2):
-            one = two = np.float32(0)
-            for k in range(x.shape[1]):
-                w = weight[m, k]
-                one += w * x[n, k]
-                two += w * x[n + 1, k]
-            out[n, m], out[n + 1, m] = one + bias[m], two + bias[m]
-        if len(x) % 2:
-            out[-1, m] = (weight[m] * x[-1]).sum() + bias[m]
-
-
 def threads_over_k(out, x, weight, bias):
     for n in range(len(x)):
         for m in range(len(weight)):
@@ -89,7 +76,6 @@ test_wrong_products = wrong_answers(
     "18.4",
     {
         "the stage's": (the_stages, "elements of weight are read"),
-        "pairs": (in_pairs, "elements of weight are read"),
         "a copy of the row": (row_copied, "elements of weight are read"),
         "a copy of all": (copied_by_numpy, "elements of weight are read"),
         "threads share the sums": (threads_over_k, "there is a race"),
@@ -98,21 +84,4 @@ test_wrong_products = wrong_answers(
 )
 
 
-def eight_rows(out, x, weight, bias):
-    """Groups of eight, with an array of sums; the last group is what is left."""
-    for m in prange(len(weight)):
-        sums = np.empty(8, np.float32)
-        for first in range(0, len(x), 8):
-            count = min(8, len(x) - first)
-            sums[:] = bias[m]
-            for k in range(x.shape[1]):
-                w = weight[m, k]
-                for i in range(count):
-                    sums[i] += w * x[first + i, k]
-            for i in range(count):
-                out[first + i, m] = sums[i]
-
-
-test_right_products = right_answers(
-    "18.4", {"all rows at once": by_columns, "eight rows": eight_rows, "its own row": with_its_own_row}
-)
+test_right_products = right_answers("18.4", {"all rows at once": by_columns, "its own row": with_its_own_row})

@@ -7,21 +7,11 @@ from itertools import accumulate
 import numpy as np
 from wrong_answers import right_answers, wrong_answers
 
-from course.teach.exercises.solutions import solution
-
-accept = solution("19.2")
-
 
 def changes_draft(draft, chosen):
     tokens = []
     while draft and draft[0] == chosen[len(tokens)]:
         tokens.append(draft.pop(0))
-    return [*tokens, chosen[len(tokens)]]
-
-
-def in_any_row(draft, chosen):
-    """A drafted token counts if the model chose it anywhere."""
-    tokens = [token for token in draft if token in chosen]
     return [*tokens, chosen[len(tokens)]]
 
 
@@ -44,7 +34,6 @@ test_wrong_rows = wrong_answers(
     "19.2",
     {
         "takes the draft apart": (changes_draft, "which is the caller's: make a copy"),
-        "in any row": (in_any_row, "you return [44, 44, 3], expected [3]"),
         "the last wrong one": (from_the_end, "you return [44, 300, 300], expected [44, 300]"),
         "one object": (one_object, "draft=[300], chosen=[300, 5]: you return [300], expected [300, 5]"),
         "the last byte of an id": (by_last_byte, "draft=[44], chosen=[300, 44]: you return [300, 44], expected [300]"),

@@ -41,19 +41,6 @@ def in_a_longer_window(token_ids, num_tokens, longest=4, shortest=2):
     return ngram_draft(token_ids[-256:], num_tokens, longest, shortest)
 
 
-def as_one_number(token_ids, num_tokens, longest=4, shortest=2):
-    """Looks up 50,257 as the base of a number, for a tokenizer that may have larger ids."""
-
-    def key(tokens):
-        return sum(token * 50_257**place for place, token in enumerate(reversed(tokens)))
-
-    for size in range(longest, shortest - 1, -1):
-        for start in range(len(token_ids) - size - 1, -1, -1):
-            if key(token_ids[start : start + size]) == key(token_ids[-size:]):
-                return token_ids[start + size :][:num_tokens]
-    return []
-
-
 test_wrong_lookups = wrong_answers(
     "19.1",
     {
@@ -63,7 +50,6 @@ test_wrong_lookups = wrong_answers(
             last_bytes,
             "you return [0, 1], expected []",
         ),
-        "digits of one number": (as_one_number, "you return ["),
         "256 tokens": (in_a_longer_window, "you return [], expected [5]"),
     },
 )

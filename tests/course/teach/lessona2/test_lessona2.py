@@ -43,29 +43,16 @@ test_a_wrong_count = wrong_answers(
             edited(COUNTS, ("DESC, name", "DESC")),
             "their order is not: row 0 is ('aten::zeros', 1), expected ('aten::cat', 1)",
         ),
-        "a row for each op": (edited(COUNTS, ("GROUP BY name", "GROUP BY name, id")), "should not be there"),
-        "names in small pieces": (
-            edited(COUNTS, ("'aten::%'", "'aten::c%'")),
-            "the row ('aten::zeros', 1) is missing (1 row, expected 2)",
-        ),
         "the notebook's LIMIT": (COUNTS + "LIMIT 6", "is missing (6 rows, expected 150)"),
-        "a value of another type": (
-            edited(COUNTS, ("COUNT(*)", "COUNT(*)::VARCHAR")),
-            "'1') should not be there",
-        ),
         "two queries": (f"{COUNTS}; {COUNTS}", "query must be one SELECT"),
         "a file": ("SELECT * FROM read_text('/etc/passwd')", "the database says: Permission Error"),
-        "writing": ("DELETE FROM slice", "query must be one SELECT"),
         "a function": (lambda: COUNTS, "expected a query, which is a string of SQL, got function"),
-        "an empty text": ("\n", "query must be one SELECT"),
     },
 )
 test_a_right_count = right_answers(
     "a2.1",
     {
         "columns in the other order": edited(COUNTS, ("name, COUNT(*) AS n", "COUNT(*) AS n, name")),
-        "by numbers of columns": """SELECT name, SUM(1) AS N FROM slice WHERE regexp_matches(name, '^aten::')
-            GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 1000""",
         "DuckDB's own words": "FROM slice SELECT name, COUNT() AS n WHERE name[:6] = 'aten::' "
         "GROUP BY ALL ORDER BY -n, name",
     },
@@ -85,10 +72,6 @@ test_a_wrong_time = wrong_answers(
             ", 0.008) should not be there",
         ),
         "the window of the notebook": (WINDOW, "all spans of this name count, not only the first, and `tid` has to be"),
-        "rounded": (
-            edited(INSIDE, ("SUM(op.dur) / 1e6", "ROUND(SUM(op.dur) / 1e6, 2)")),
-            ", 0.01) should not be there",
-        ),
         "the notebook's LIMIT": (INSIDE + "LIMIT 6", "is missing (6 rows, expected 150)"),
         "spans whose name only begins so": (
             edited(INSIDE, (f"= '{FORWARD}'", f"LIKE '{FORWARD}%'")),
@@ -98,7 +81,6 @@ test_a_wrong_time = wrong_answers(
             edited(INSIDE, ("GROUP BY", "AND op.ts + op.dur <= span.ts + span.dur GROUP BY")),
             "`aten::cat` 2..12: the row ('aten::cat', 0.01) is missing",
         ),
-        "distinct durations": (edited(INSIDE, ("SUM(op.dur)", "SUM(DISTINCT op.dur)")), ") should not be there"),
     },
 )
 test_a_right_time = right_answers(
@@ -161,12 +143,8 @@ test_a_right_self_time = right_answers(
     "a2.3",
     {
         "by depth": BY_DEPTH,
-        "each op's time taken from its caller's": BY_PARTS,
-        "callers by time": edited(
-            SELF, ("around.id < op.id AND op.ts < around.ts + around.dur",
-                   "around.id <> op.id AND around.ts <= op.ts AND op.ts + op.dur <= around.ts + around.dur"),
-        ),
-    },
+        "each op's time taken from its caller's": BY_PARTS
+    }
 )  # fmt: skip
 
 
@@ -215,22 +193,10 @@ gap AS (
 )
 SELECT COUNT(until) AS gaps, COALESCE(SUM(until - begin), 0) / 1e6 AS idle_ms FROM gap
 """
-BY_DEPTH_OF_WORK = """
-WITH edge AS (
-  SELECT ts AS moment, 1 AS change FROM slice WHERE cat IN ('kernel', 'gpu_memcpy', 'gpu_memset')
-  UNION ALL SELECT ts + dur, -1 FROM slice WHERE cat IN ('kernel', 'gpu_memcpy', 'gpu_memset')
-), busy AS (
-  SELECT moment, SUM(SUM(change)) OVER (ORDER BY moment) AS running,
-    LEAD(moment) OVER (ORDER BY moment) AS until FROM edge GROUP BY moment
-)
-SELECT SUM(until - moment) FILTER (WHERE running = 0 AND until IS NOT NULL) / 1e6 AS ms,
-  COUNT(*) FILTER (WHERE running = 0 AND until IS NOT NULL) AS n FROM busy
-"""
 test_a_right_gap = right_answers(
     "a2.4",
     {
         "ends after which nothing runs": BY_MOMENTS,
-        "how many pieces run": f"SELECT n AS gaps, COALESCE(ms, 0) AS idle_ms FROM ({BY_DEPTH_OF_WORK})",
         "islands of work": edited(
             BY_ISLANDS,
             ("COUNT(*) - 1", "GREATEST(COUNT(*) - 1, 0)"),
