@@ -61,12 +61,6 @@ def test_in_steps_a_picture_says_exact_facts(runs, view, text):
     assert repr(getattr(teach, view)(*runs)) == text
 
 
-def test_what_a_step_has_of_each_kind_is_stacked(runs):
-    """Vega-Lite does so by itself for some axes only; then the shorter bar would hide behind the longer one."""
-    for panel in teach.draw_steps(*runs).spec["vconcat"]:
-        assert panel["layer"][0]["encoding"]["y"]["stack"] == "zero"
-
-
 @pytest.mark.parametrize("view", VIEWS)
 def test_by_the_wall_clock_it_says_what_is_the_same_every_time(view):
     first, second = (repr(getattr(teach, view)(*runs_of("wall", 0.001))) for _ in range(2))
