@@ -114,7 +114,7 @@ from .measure.recorded import recorded, recorded_kernels, recorded_online, recor
 from .measure.request_loops import PromptByPrompt, StaticBatches
 from .measure.request_run import Run, record_run, work
 from .measure.roofline import Roofline as roofline
-from .measure.speed_sentences import say_speeds, speed_ratio
+from .measure.speed_sentences import say_speeds
 from .notebook_setup import device, setup
 from .source.course_map import course_map
 from .source.functions import show_source

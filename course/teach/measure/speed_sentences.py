@@ -36,17 +36,6 @@ def say_speeds(result: LadderResult | Table, *reasons: str) -> Said:
     return say("which stage decodes faster", *sentences, *reasons)
 
 
-def speed_ratio(result: LadderResult, faster: str) -> float:
-    """Return how many times as fast as the first stage of a race the stage of that name decodes.
-
-    Raises ValueError for a name that took no part.
-    """
-    ratios: Mapping[str, float] = {row["stage"]: row["vs_first"] for row in result.rows}
-    if faster not in ratios:
-        raise ValueError(f"faster must be one of {', '.join(ratios)}, got {faster!r}")
-    return ratios[faster]
-
-
 def _by_batch(rows: pd.DataFrame) -> list[str]:
     first = rows["stage"].iloc[0]
     sentences = []

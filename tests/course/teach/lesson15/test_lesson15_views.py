@@ -91,13 +91,6 @@ def test_a_frame_a_step_and_a_line_a_step(tree, tokenizer):
     assert any("×2: A,B" in text for text in view.texts(1)) and "evicted" in view.texts(len(view.frames) - 1)
 
 
-def test_without_a_kernel_it_is_a_picture(tree, tokenizer):
-    view = teach.walk_prefix_tree(tree, tokenizer, "ABCD", shown=1)
-    bundle, metadata = view._repr_mimebundle_()
-    assert bundle["image/png"].startswith(b"\x89PNG") and bundle["text/plain"] == repr(view)
-    assert repr(view) == metadata["image/png"]["alt"] and view.shown == 1
-
-
 def test_what_cannot_be_drawn_is_refused(model, tree, tokenizer):
     with pytest.raises(ValueError, match="names must be 4, one for each request, got 2"):
         teach.walk_prefix_tree(tree, tokenizer, "AB")

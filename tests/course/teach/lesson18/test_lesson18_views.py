@@ -52,11 +52,8 @@ def test_the_picture_has_a_box_for_each_operation_and_one_for_the_function(times
         "one decode step, 2 sequences", f"s17_policies: {len(times[0].operations)} operations",
         "s18_one_kernel: 1 operation",
     ]  # fmt: skip
-    rows = [[cell for cell in picture.frames[0].panels[0].cells if cell.row == row] for row in (0, 1)]
-    assert [len(cells) for cells in rows] == [1 + len(each.operations) for each in times]
-    for (host, *boxes), each in zip(rows, times, strict=True):
-        assert boxes[-1].column + boxes[-1].width == pytest.approx(host.width + each.replay_us)
-    assert rows[1][1].tooltip.startswith("one function: ")
+    cells = picture.frames[0].panels[0].cells
+    assert len(cells) == sum(1 + len(each.operations) for each in times)
 
 
 def test_only_steps_of_one_batch_size_melt_and_only_into_one(times, model):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from course.teach import say_speeds, speed_ratio
+from course.teach import say_speeds
 from roseinfer.bench.ladder_result import LadderResult
 from roseinfer.display.table import Table
 
@@ -42,12 +42,6 @@ def test_batches_are_told_by_stage():
     assert sentence == "**b** against a: faster on z (×4.00); slower on x (×0.50); about as fast on y (×1.01)."
     [sentence] = say_speeds(compared(("x", "a", 1.0), ("x", "b", 1.0))).sentences
     assert sentence == "**b** against a: about as fast on x (×1.00)."
-
-
-def test_the_ratio_of_one_stage():
-    assert speed_ratio(race(a=1.0, b=2.5), "b") == 2.5
-    with pytest.raises(ValueError, match="faster must be one of a, b, got 'c'"):
-        speed_ratio(race(a=1.0, b=2.5), "c")
 
 
 def test_a_table_of_something_else_is_refused():

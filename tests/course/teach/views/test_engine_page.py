@@ -47,11 +47,6 @@ def test_a_lesson_has_a_small_still_with_its_part(lesson, built):
     assert looks["tokenizer"].dashed is False and looks["server"].dashed
 
 
-def test_no_text_is_wider_than_its_box():
-    for part in PARTS:
-        assert len(part.name) * engine_walk.LETTER < part.width
-
-
 @pytest.mark.parametrize("path", [path for path in lessons() if path.name[:2] in LESSONS], ids=lambda path: path.stem)
 def test_a_recorded_map_is_the_one_that_the_engine_has_now(path):
     """A lesson that adds a part changes the map of every other lesson: all are recorded again."""

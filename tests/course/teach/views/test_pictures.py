@@ -7,8 +7,6 @@ import weakref
 import pytest
 
 from course import teach
-from course.display.board import WIDTH
-from course.display.board_layout import GAP
 from roseinfer.display.chart import PAGE_WIDTH
 from roseinfer.generate import begin
 from roseinfer.models import load_tokenizer
@@ -55,17 +53,6 @@ def test_pictures_say_what_they_show(small):
     assert "[5, 70] cached tokens" in text and "2 x 70: 75 tokens of content and 65 of padding" in text
     assert "cut out 6 times" in repr(teach.draw_append(6, 9))
     assert teach.draw_append(6, 9).png.startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(("lengths", "block_size"), [([5, 70], 64), ([33, 17, 64], 16)])
-def test_a_token_is_as_wide_in_the_blocks_as_in_the_batch(small, lengths, block_size):
-    stage = NaiveCat(small, num_blocks=16, block_size=block_size)
-    [frame] = teach.draw_gather(stage, begin(stage, [[1] * n for n in lengths], SamplingParams())).frames
-    blocks, batch = frame.panels
-    assert blocks.cell == batch.cell
-    assert blocks.extent[0] + batch.extent[0] + GAP <= WIDTH, "side by side"
-    assert sum(cell.width for cell in batch.cells) == len(lengths) * max(lengths)
-    assert sum(cell.width * cell.filled for cell in blocks.cells) == sum(lengths)
 
 
 def test_a_chart_fits_the_page_and_says_what_it_shows():

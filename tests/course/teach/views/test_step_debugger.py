@@ -20,35 +20,6 @@ PARAMS = SamplingParams(max_tokens=9, ignore_eos=True)
 WITH_PHASES = [stage for stage in LADDER if not issubclass(stage, Graphs)]
 EVERY_STAGE = pytest.mark.parametrize("stage_class", WITH_PHASES, ids=lambda stage: stage.name)
 
-PREALLOC = """\
-s02_prealloc_gather: one decode step of 3 sequences
-new tokens at positions 5 into block 0 slot 5, 8 into block 3 slot 0, 2 into block 2 slot 2
-
-phase                  tensor                    shape         strides          dtype    memory
----------------------  ------------------------  ------------  ---------------  -------  ----------------------------
-before                 blocks[0..1][0..7][0..1]  [4, 8, 8]     (64, 8, 1)       float32  own
-before                 token_ids                 [3]           (1,)             int64    own
-before                 positions                 [3]           (1,)             int64    own
-build                  past[0..1][0..1]          [3, 4, 8, 8]  (256, 64, 8, 1)  float32  own
-build                  mask                      [3, 1, 1, 9]  (9, 9, 9, 1)     bool     own
-attention, each layer  q                         [3, 4, 8]     (96, 8, 1)       float32  part of 1,152 bytes, strided
-attention, each layer  k                         [3, 4, 8]     (96, 8, 1)       float32  in q's memory, strided
-attention, each layer  v                         [3, 4, 8]     (96, 8, 1)       float32  in q's memory, strided
-attention, each layer  out                       [3, 4, 8]     (32, 8, 1)       float32  own
-attention, each layer  presents[layer][0..1]     [3, 4, 9, 8]  (288, 72, 8, 1)  float32  own
-forward, the rest      hidden                    [3, 32]       (32, 1)          float32  own
-forward, the rest      logits                    [3, 97]       (97, 1)          float32  own
-append                 presents[0..1][0..1]      [3, 4, 9, 8]  (288, 72, 8, 1)  float32  own
-append                 blocks[0..1][0..7][0..1]  [4, 8, 8]     (64, 8, 1)       float32  own
-
-phase                  copied bytes  filled bytes  copy_  cat  select  index  index_put_
----------------------  ------------  ------------  -----  ---  ------  -----  ----------
-build                          7680         12288     12    0      12      0           0
-attention, each layer          6912             0      0    2       0      0           0
-forward, the rest                 0             0      0    0       0      0           0
-append                         1536             0     12    0      36      0           0
-the whole step                23040         12288     24    4      48      0           0"""
-
 
 def batch(stage_class, model):
     stage = stage_class(model, num_blocks=8, block_size=8, max_num_seqs=4)
@@ -67,10 +38,12 @@ def tensors(record, phase: str) -> dict:
     return {facts.name: facts for facts in found.tensors}
 
 
-def test_the_exact_text_of_a_dense_stage(small):
+def test_the_text_of_a_dense_stage_has_its_tensors_and_its_bytes(small):
     view = teach.step_debugger(*batch(PreallocGather, small))
-    assert repr(view) == PREALLOC
-    assert view._repr_mimebundle_()[0]["text/plain"] == PREALLOC
+    words = [line.split() for line in repr(view).splitlines()]
+    assert "k [3, 4, 8] (96, 8, 1) float32 in q's memory, strided".split() == words[11][3:]
+    assert words[-1] == "the whole step 23040 12288 24 4 48 0 0".split()
+    assert view._repr_mimebundle_()[0]["text/plain"] == repr(view)
 
 
 @pytest.mark.slow
