@@ -73,8 +73,8 @@ def test_a_race_counts_steps_and_drafts_of_one_run(model, prompts):
     assert plain["steps"] == 25 and none["steps"] == wrong["steps"] == 24
     assert drafts["steps"] == 24 - drafts["accepted"] and 0 < drafts["accepted"] <= drafts["drafted"]
     assert (none["drafted"], wrong["accepted"]) == (0, 0)
-    # The prompt is in the prefix cache, so its last token is a row like any other. No draft reaches past max_tokens.
-    assert wrong["drafted"] == 20 * 4 + 3 + 2 + 1
+    # The first step computes the prompt, and no draft reaches past max_tokens.
+    assert wrong["drafted"] == 19 * 4 + 3 + 2 + 1
     assert set(rows["tokens"]) == {"equal"} and plain["speed"] == 1
     assert "tok/s" not in repr(shown) and "tok/s" in shown.to_html()
 
