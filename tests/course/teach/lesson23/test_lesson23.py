@@ -199,7 +199,7 @@ STEPS = {
     "17 are few": (steps({"> 16": ">= 32"}), "in the step for 17 rows"),
     "fewer rows than asked for": (ByLayers, "in the step for 17 rows"),
     "a step that does nothing": (Nothing, "the step for 1 row has no product"),
-    "other tokens": (OneTokenLess, "prompt 0 of 3: "),
+    "other tokens": (OneTokenLess, "prompt 0 of 3 (mixed lengths): "),
     "no stage": (3, "expected a subclass of FewLaunches, got 3"),
 }
 test_a_wrong_step = pytest.mark.needs_triton(wrong_answers("23.4", STEPS))
