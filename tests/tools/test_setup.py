@@ -203,14 +203,15 @@ def test_make_test_lints_tests_and_runs_the_notebooks():
     assert formatted.endswith("-m ruff format --check")
     assert types.endswith("-m mypy & types=$!; \\") and both.startswith("wait $types ||")
     assert chromium == "sh tools/shell/browser.sh"
-    workers = "-m pytest -n logical --maxprocesses 8 --dist loadscope"
+    notebook_workers = "-m pytest -n logical --maxprocesses 8 --dist loadscope"
+    workers = f"{notebook_workers} -p no:nbval -p no:schemathesis"
     assert quick.endswith(
         f'{workers} -m "not slow and not browser and not gpu and not nightly" tests && tested=yes; \\'
     )
     assert tests.endswith(f'{workers} -m "(slow or browser) and not alone and not nightly" tests')
     files = "-m pytest $(grep -rl --include='*.py' mark.alone tests)"
     assert alone.endswith(f'{files} -m "alone and not nightly"')
-    assert notebooks.endswith(f'{workers} --nbval -m "not nightly" notebooks')
+    assert notebooks.endswith(f'{notebook_workers} --nbval -m "not nightly" notebooks')
     assert all(line.startswith("PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 ") for line in (quick, tests, notebooks))
     assert "OMP_NUM_THREADS=4 " in make("-n", "test", OMP_NUM_THREADS="4")
 
