@@ -1,15 +1,20 @@
-"""Checkers of lesson 18: a product for one row, a norm fused into it, a race, and the learner's own product."""
+"""Checkers of lesson 18: a product for one row, a norm folded into it, a race, and the learner's own product."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
 import numpy as np
+import torch
 
-from ..exercises.drawn import Case, draw
+from ..exercises.as_solved import as_solved_by_name
+from ..exercises.drawn import Case, Comparison, draw, inputs
+from ..exercises.exercise import register
+from ..exercises.explain import explain_tensor
 from ..exercises.wrong import Wrong
-from .loop_checks import Arrays, num_allocations, register_loops
+from .loop_checks import Arrays, register_loops
 
 
 def _random(seed: int, *shape: int) -> np.ndarray:
@@ -56,36 +61,38 @@ register_loops("18.1", _one_row, SIZES, PRODUCTS, "weight", {"out": ROW_MISTAKES
 # 18.2
 
 
-def _normed(num_rows: int, width: int, seed: int) -> Arrays:
-    arrays = _one_row(num_rows, width, seed)
-    x = np.float32((3, 0.3, 0)[seed % 3]) * arrays.pop("x") + 2
-    if seed % 3 == 1:  # a mean that is large beside the deviation, and exact
-        x = 300 + np.round(16 * (x - x[::-1])) / 16
-    norm, eps = _random(seed + 3, 2, width), np.float32((0.1, 0.01)[seed % 2])
-    return {"out": arrays.pop("out"), "x": x, "norm": norm, "eps": eps, **arrays}
+def _fold_with(answer: Callable[..., Any], num_rows: int, width: int, seed: int) -> dict[str, Any]:
+    """Call an answer to 18.2 on random arrays, of which it must change none, and name what it returns."""
+    norm, weight, bias = _random(seed, 2, width), _random(seed + 1, num_rows, width), _random(seed + 2, num_rows)
+    handed = norm.copy(), weight.copy(), bias.copy()
+    got = answer(*handed)
+    for name, before, after in zip(("norm", "weight", "bias"), (norm, weight, bias), handed, strict=True):
+        if not np.array_equal(before, after):
+            raise Wrong(f"{name} was handed in, and you have changed it")
+    if not isinstance(got, (tuple, list)) or [type(each) for each in got] != [np.ndarray] * 2:
+        raise Wrong(f"expected two NumPy arrays, (weight, bias), got {type(got).__name__}")
+    return {name: torch.from_numpy(each) for name, each in zip(("weight", "bias"), got, strict=True)}
 
 
-def _require_no_arrays(answer: Any) -> None:
-    if made := num_allocations(answer, _normed(3, 5, 0)):
-        raise Wrong(
-            f"the values are right, but its machine code asks for memory for new arrays in {made} "
-            f"place{'s' if made > 1 else ''}. Keep single numbers: a normalised value goes into the sum at once"
-        )
-
-
-VARIANCE = "squares / np.float32(len(x))"
-NORM_MISTAKES = {
-    "the norm's own bias, norm[1], is missing": {" + norm[1, k]": ""},
-    "the variance is the mean of the squares: divide by the number of values, not by one less": {
-        VARIANCE: "squares / np.float32(len(x) - 1)"
+FOLD_MISTAKES = {
+    "weight": {
+        "each row is multiplied by one value of norm[0]; each column meets its own value of z": {
+            "weight * norm[0]": "(weight.T * np.resize(norm[0], len(weight))).T"
+        },
+        "norm[0] belongs into the weight: z is not multiplied by it any more": {"weight * norm[0]": "weight * 1"},
+        "norm[0] multiplies, it is not added": {"weight * norm[0]": "weight + norm[0]"},
     },
-    "eps is added to the variance, under the root": {f"np.sqrt({VARIANCE} + eps)": f"(np.sqrt({VARIANCE}) + eps)"},
-    "eps is an argument, not always 1e-5": {" + eps": " + np.float32(1e-5)"},
-    ADDED_TO: {"out[m] = ": "out[m] += "},
-    "the bias of the product is missing": NO_BIAS,
+    "bias": {
+        "norm[1] goes through the product, too": {"weight @ norm[1] + bias": "np.resize(norm[1], len(bias)) + bias"},
+        "norm[1] is missing": {"weight @ norm[1] + bias": "bias * 1"},
+        "the product's own bias is missing": {" + bias": ""},
+        "norm[1] is added after norm[0] has multiplied z: it is not multiplied by norm[0]": {
+            "weight @ norm[1]": "(weight * norm[0]) @ norm[1]"
+        },
+    },
 }
-NORMED = [(257, 2, 3), (2, 770, 6), *draw(_draw_sizes)]
-register_loops("18.2", _normed, SIZES, NORMED, "weight", {"out": NORM_MISTAKES}, also=_require_no_arrays)
+FOLDED = as_solved_by_name("18.2", FOLD_MISTAKES, explain_tensor, _fold_with, np=np)
+register("18.2", Comparison([(3, 770, 6), *draw(_draw_sizes)], FOLDED, inputs(*SIZES, "seed"), _fold_with))
 
 # 18.3
 

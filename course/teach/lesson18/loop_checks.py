@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -35,9 +34,8 @@ def register_loops(
     shared: str,
     mistakes: Mapping[str, Mapping[str, Mapping[str, str]]],
     most_reads: Callable[..., int] | None = None,
-    also: Callable[[Any], None] = lambda answer: None,
 ) -> None:
-    """Register a checker that runs an answer's loops as plain Python, then compiled on the first case, then `also`.
+    """Register a checker that runs an answer's loops as plain Python, then compiled on the first case.
 
     make: the arguments of a case by name, in their order. shared: the argument whose rows are the work of the tasks.
     mistakes: for each argument that an answer writes. most_reads: how often a case may read elements of `shared`.
@@ -60,11 +58,10 @@ def register_loops(
     def check(answer: Any) -> None:
         comparison(answer)
         arrays = make(*cases[0])
-        run_compiled(answer, arrays, parallel=True, fastmath=SUMS)
+        run_compiled(answer, arrays)
         for name, got in _written(arrays, mistakes).items():
             if message := explain_tensor(got, expected[name].right(*cases[0])):
                 raise Wrong(f"right as plain Python, wrong when it is compiled: {name}: {message}")
-        also(answer)
 
     register(exercise_id, check, comparison)
 
@@ -100,18 +97,11 @@ def _run_loops(
         raise Wrong(f"elements of {shared} are read {reads:,} times, allowed: {most_reads:,}")
 
 
-def run_compiled(answer: Any, arrays: Arrays, **options: Any) -> Any:
-    """Call a function compiled, and return it. Raises Wrong for what Numba refuses."""
-    compiled = njit(**options)(getattr(answer, "py_func", answer))
+def run_compiled(answer: Any, arrays: Arrays) -> None:
+    """Call a function compiled, by threads. Raises Wrong for what Numba refuses."""
+    compiled = njit(parallel=True, fastmath=SUMS)(getattr(answer, "py_func", answer))
     try:
         compiled(*arrays.values())
     except (NumbaError, ImportError) as error:  # np.dot wants SciPy
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise Wrong(f"right as plain Python, but Numba cannot compile it: {' '.join(lines[:3])}") from error
-    return compiled
-
-
-def num_allocations(answer: Any, arrays: Arrays) -> int:
-    """Count the places in the machine code of a function where it asks for memory for a new array."""
-    codes = run_compiled(answer, arrays).inspect_llvm().values()
-    return sum(len(re.findall(r"call [^\n]*@NRT_MemInfo_alloc\w*\(", code)) for code in codes)

@@ -1,74 +1,52 @@
-"""18.2, a norm fused into a product: wrong answers are told what is wrong, and other right ways pass."""
+"""18.2, a norm folded into a product: wrong answers are told what is wrong, and other right ways pass."""
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
-from numba import prange
 from wrong_answers import right_answers, wrong_answers
 
-from course.teach.exercises.solutions import solution
+
+def in_place(norm, weight, bias):
+    bias += weight @ norm[1]
+    weight *= norm[0]
+    return weight, bias
 
 
-def with_an_array(out, x, norm, eps, weight, bias):
-    y = (x - x.mean()) / np.sqrt(x.var() + eps) * norm[0] + norm[1]
-    for m in prange(len(weight)):
-        total = np.float32(0)
-        for k in range(len(x)):
-            total += weight[m, k] * y[k]
-        out[m] = total + bias[m]
+def for_one_row(norm, weight, bias):
+    return weight[:1] * norm[0], weight[:1] @ norm[1] + bias[:1]
 
 
-def nothing_shared(out, x, norm, eps, weight, bias):
-    mean, scale = x.mean(), 1 / np.sqrt(x.var() + eps)
-    for m in range(len(weight)):
-        total = np.float32(0)
-        for k in range(len(x)):
-            total += weight[m, k] * ((x[k] - mean) * scale * norm[0, k] + norm[1, k])
-        out[m] = total + bias[m]
+def in_double_precision(norm, weight, bias):
+    return weight.astype(float) * norm[0], weight @ norm[1] + bias
 
 
-SQUARED = {  # the mean of the squares less the square of the mean, in single precision
-    "squares += (x[k] - mean) * (x[k] - mean)": "squares += x[k] * x[k]",
-    " + eps": " - mean * mean + eps",
-}
+def as_one_array(norm, weight, bias):
+    return np.column_stack((weight * norm[0], weight @ norm[1] + bias))
 
 
-test_wrong_norms = wrong_answers(
+test_wrong_folds = wrong_answers(
     "18.2",
     {
-        "a normalised row": (with_an_array, "asks for memory for new arrays"),
-        "a variance that cancels": (solution("18.2", SQUARED, np=np, prange=prange), "values differ"),
-        "without threads": (nothing_shared, "loop with prange"),
+        "in place": (in_place, "was handed in, and you have changed it"),
+        "one row alone": (for_one_row, "expected ("),
+        "another dtype": (in_double_precision, "dtype float64, expected float32"),
+        "one array": (as_one_array, "expected two NumPy arrays, (weight, bias), got ndarray"),
     },
 )
 
 
-def in_one_pass(out, x, norm, eps, weight, bias):
-    """Mean and squares together, in double precision."""
-    total = squares = 0.0
-    for k in range(len(x)):
-        total += x[k]
-        squares += np.float64(x[k]) * x[k]
-    mean = total / len(x)
-    scale = 1 / math.sqrt(squares / len(x) - mean * mean + eps)
-    for m in prange(len(weight)):
-        result = 0.0
-        for k in range(len(x)):
-            result += weight[m, k] * ((x[k] - mean) * scale * norm[0, k] + norm[1, k])
-        out[m] = result + bias[m]
+def column_by_column(norm, weight, bias):
+    folded, moved = np.empty_like(weight), bias.copy()
+    for k in range(weight.shape[1]):
+        folded[:, k] = norm[0, k] * weight[:, k]
+        moved += norm[1, k] * weight[:, k]
+    return folded, moved
 
 
-def taken_apart(out, x, norm, eps, weight, bias):
-    """What does not depend on x is summed up apart."""
-    mean, scale = x.mean(), 1 / np.sqrt(x.var() + eps)
-    for m in prange(len(weight)):
-        moving = still = np.float32(0)
-        for k in range(len(x)):
-            moving += weight[m, k] * norm[0, k] * (x[k] - mean)
-            still += weight[m, k] * norm[1, k]
-        out[m] = moving * scale + still + bias[m]
+def by_a_diagonal(norm, weight, bias):
+    """Find the bias as what the whole gives for z = 0."""
+    zero = np.zeros(weight.shape[1], np.float32)
+    return [weight @ np.diag(norm[0]), weight @ (zero * norm[0] + norm[1]) + bias]
 
 
-test_right_norms = right_answers("18.2", {"one pass": in_one_pass, "taken apart": taken_apart})
+test_right_folds = right_answers("18.2", {"column by column": column_by_column, "by a diagonal": by_a_diagonal})
