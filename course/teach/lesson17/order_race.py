@@ -25,7 +25,7 @@ from roseinfer.simulator.metrics import summary
 
 from ..measure.progress_bar import progress_bar
 
-RUNS = 3
+RUNS = 5
 TARGET = 0.15  # of a simulation: how far its seconds may be off, either way
 EXACT = ["pool", "policy", "steps", "rows a step", "preempted", "prompt tokens computed"]
 FORMATS = {"rows a step": "{:.1f}", "simulated s": "{:.3f}", "real s": "{:.3f}", "mean latency s": "{:.3f}"}

@@ -17,7 +17,7 @@ from ..exercises.attempt import is_stub
 from ..measure.progress_bar import progress_bar
 from ..views.rows_table import table
 
-REPEATS = 3
+REPEATS = 5
 LIMITS = Limits(run_seconds=20.0)
 ENGINE_ENTRY = str(RECORDED.with_suffix(".py"))  # the finished engine, as an entry
 NOTHING = {"score": nan, "range": ""}

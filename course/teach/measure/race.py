@@ -31,7 +31,7 @@ def race(
     batch_size: int = 8,
     prompt_len: int = 8,
     max_new_tokens: int = 16,
-    repeats: int = 3,
+    repeats: int = 5,
     seed: int = 0,
     with_hf: bool = False,
 ) -> LadderResult:
