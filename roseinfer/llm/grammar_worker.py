@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from typing import Any
-
-from llguidance import LLTokenizer, TokenizerWrapper
+from typing import TYPE_CHECKING, Any
 
 from .grammar_compile import compile_grammar
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
 
 
 def answer(text: str, **tokens: Any) -> dict[str, str]:
@@ -30,6 +31,8 @@ def answer(text: str, **tokens: Any) -> dict[str, str]:
 @cache
 def tokenizer(tokens: str) -> LLTokenizer:
     """Return llguidance's tokenizer over ByteTokens. tokens: its arguments as JSON."""
+    from llguidance import LLTokenizer, TokenizerWrapper
+
     return LLTokenizer(TokenizerWrapper(ByteTokens(**json.loads(tokens))))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 
 from roseinfer.generate import generate, stream
@@ -21,6 +21,7 @@ STREAMED = 10  # operations of a whole run at which an error is tried
 # Operations of a decode step, or a prefill, at which one is tried; drawn where there are more.
 FEW, MOST = 12, 240
 MODEL = "two layers"
+Call = Callable[[ErrorAt], None]
 
 
 def errors_free_everything(stage_class: type[Stage], device: str) -> None:
@@ -45,23 +46,46 @@ def _started(stage: Stage) -> Iterator[tuple[Sequence, int]]:
 
 
 def failed_steps(stage_class: type[Stage], device: str) -> None:
-    """Check that a call that fails in the middle can be repeated: some layers saw its tokens, none was appended."""
-    _fail_at(FEW, stage_class, device)
+    """Check that a call that fails in the model can be repeated: some layers saw its tokens, none was appended."""
+    _fail_at(FEW, _Failing(stage_class, device), _in_the_model)
 
 
 def errors_anywhere(stage_class: type[Stage], device: str) -> None:
     """Check errors at any operation of a step, including those of append, and of a prefill."""
-    _fail_at(MOST, stage_class, device)
+    _fail_at(MOST, _Failing(stage_class, device), _all_operations)
 
 
-def _fail_at(most: int, stage_class: type[Stage], device: str) -> None:
-    run = _Failing(stage_class, device)
+def _fail_at(most: int, run: _Failing, operations: Callable[[Stage, Call], range]) -> None:
+    """Let calls fail at `most` of these operations at most, then end the run."""
     for call in (run.decode_fails, run.prefill_fails):
-        counter = ErrorAt(OutOfMemory, at=None)
-        call(counter)
-        for i, at in enumerate(sorted(Random(0).sample(range(counter.seen), min(most, counter.seen)))):
+        found = operations(run.stage, call)
+        for i, at in enumerate(sorted(Random(0).sample(found, min(most, len(found))))):
             call(ErrorAt(ERRORS[i % 2], at))
     run.end(run.seqs)
+
+
+def _all_operations(stage: Stage, call: Call) -> range:
+    counter = ErrorAt(OutOfMemory, at=None)
+    call(counter)
+    return range(counter.seen)
+
+
+def _in_the_model(stage: Stage, call: Call) -> range:
+    """Find the operations of the call's forward; none for a stage whose step is no forward of the model."""
+    counter = ErrorAt(OutOfMemory, at=None)
+    begins: list[int] = []
+    ends: list[int] = []
+    hooks = (
+        stage.model.register_forward_pre_hook(lambda *_: begins.append(counter.seen)),
+        stage.model.register_forward_hook(lambda *_: ends.append(counter.seen)),
+    )
+    try:
+        call(counter)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    forwards = zip(begins, ends, strict=True)
+    return next((range(begin, end) for begin, end in forwards if begin < end), range(0))
 
 
 class _Failing(TeacherForced):
