@@ -33,9 +33,8 @@ FEATURES = llvm.get_host_cpu_features().flatten() if numba.config.CPU_NAME is No
 # The system gives a process these registers when it asks for them, which PyTorch's function does.
 HAS_INSTRUCTIONS = "+amx-bf16" in FEATURES.split(",")
 HAS_AMX = HAS_INSTRUCTIONS and torch.cpu._init_amx()
-if (
-    HAS_INSTRUCTIONS and not HAS_AMX
-):  # code on disk is kept apart by these: this process must not load what uses the registers
+# Numba keeps code on disk by these features: this process must not load code that uses the registers.
+if HAS_INSTRUCTIONS and not HAS_AMX:
     numba.config.CPU_FEATURES = FEATURES.replace("+amx-bf16", "-amx-bf16")
 
 

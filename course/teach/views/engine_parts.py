@@ -8,7 +8,6 @@ from typing import Any
 
 from course.display.board import EDGE, Cell, Line
 
-BETWEEN = 16  # pixels between the parts on a request's way
 LABEL = 13  # pixels: the line with a group's name
 
 
