@@ -1,4 +1,7 @@
-"""Copies pictures of lessons to the README and docs: tools.record takes them from what the lessons recorded."""
+"""Copies pictures of lessons to the README and docs: tools.record takes them from what the lessons recorded.
+
+A chart is copied as it is; a Board, which plays in a notebook, becomes a picture that plays by itself.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,17 @@ from collections.abc import Iterator
 
 from nbformat import NotebookNode
 
+from course.display.board import VEGA
 from roseinfer.paths import ROOT
+from tools.moving import moving_picture
 
 DOCS = ROOT / "docs"
 # The picture in docs/: the notebook, and the call that draws it.
 PICTURES = {
     "climb.png": ("00_start_here", "teach.recorded_climb("),
-    "answer.png": ("00_start_here", "teach.ask("),
-    "lesson05.png": ("05_block_table", "teach.walk_blocks("),
+    "answer.svg": ("00_start_here", "teach.ask("),
+    "race.svg": ("00_start_here", "teach.race_texts("),
+    "lesson05.svg": ("05_block_table", "teach.walk_blocks("),
 }
 
 
@@ -30,5 +36,8 @@ def recorded_pictures(notebook: str, nb: NotebookNode) -> Iterator[tuple[str, by
         if drawn_in == notebook:
             cell = next(cell for cell in nb.cells if cell.cell_type == "code" and call in cell.source)
             for output in cell.outputs:
-                if picture := output.get("data", {}).get("image/png"):
-                    yield name, b64decode(picture)
+                data = output.get("data", {})
+                if name.endswith(".svg") and VEGA in data:
+                    yield name, moving_picture(data[VEGA]).encode()
+                elif name.endswith(".png") and "image/png" in data:
+                    yield name, b64decode(data["image/png"])
