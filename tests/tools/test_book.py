@@ -88,10 +88,12 @@ def test_a_lesson_is_there_whole(path, pages, site):
     assert "not attempted" not in page.get_text()
 
 
-def test_the_first_page_shows_the_climb_and_the_way_of_a_request_not_the_part_of_one_lesson(pages, site):
-    charts = [tag.string for tag in pages[site / "index.html"].select("div.chart > script")]
-    assert len(charts) == 2 and "tok/s, decoding alone" in charts[0]
-    assert "the engine on one page: a request of" in charts[1] and "this lesson" not in charts[1]
+def test_the_first_page_opens_with_the_way_of_a_request_playing_and_shows_the_climb(pages, site):
+    engine, climb = (json.loads(tag.string) for tag in pages[site / "index.html"].select("div.chart > script"))
+    assert engine["description"].startswith("the engine on one page: a request of")
+    assert [signal["value"] for signal in engine["signals"] if signal["name"] == "play"] == [True]
+    assert "this lesson" not in json.dumps(engine)
+    assert "tok/s, decoding alone" in json.dumps(climb)
 
 
 def test_each_page_says_what_it_is_to_a_search_engine_and_to_a_shared_link(pages, site):

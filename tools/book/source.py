@@ -8,6 +8,7 @@ from pathlib import Path
 
 import nbformat
 
+from course.display.board import VEGA
 from course.teach.exercises.solutions import parse_solutions
 from roseinfer.paths import ROOT
 from tools.book.launch import check_repository
@@ -48,10 +49,14 @@ def write_source(folder: Path, repository: str | None) -> None:
 
 
 def _chart(match: re.Match[str]) -> str:
-    """Return the recorded chart of a notebook's first cell that has that call."""
+    """Return the recorded chart of a notebook's first cell that has that call; a Board plays as the page opens."""
     nb = nbformat.read(ROOT / match["notebook"], as_version=4)
     cell = next(cell for cell in nb.cells if cell.cell_type == "code" and match["call"] in cell.source)
-    return "\n".join(chart_html(output.data) for output in cell.outputs if is_chart(output.get("data", {})))
+    charts = [output.data for output in cell.outputs if is_chart(output.get("data", {}))]
+    for signal in (signal for data in charts for signal in data.get(VEGA, {}).get("signals", [])):
+        if signal["name"] == "play":
+            signal["value"] = True
+    return "\n".join(map(chart_html, charts))
 
 
 def _write(path: Path, text: str) -> None:
