@@ -17,11 +17,16 @@ ALONE := $(PY) -m pytest $$(grep -rl --include='*.py' mark.alone tests)
 
 .PHONY: help setup lab check test nightly ladder reproduce gpu-report peers tensorboard notebooks slides book check-links doctor tiny clean
 
+##@ Begin
+
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^##@/{print substr($$0, 5)} /^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
 
 setup: ## make the environment: .venv, or the active one is used (all others do this first)
 	@ENV_DIR="$(ENV_DIR)" PYTHON="$(PYTHON)" PIP_ARGS="$(PIP_ARGS)" sh tools/shell/setup.sh
+
+doctor: setup ## one table of what will run here, and how to fix what will not (ARGS=--json)
+	@$(PY) -m roseinfer doctor $(ARGS)
 
 # PATH: what a notebook or a JupyterLab terminal calls by name (tensorboard, pip) is this environment's.
 # .jupyter: settings (no popup that asks about news, no request to the network), and the extension that draws frames.
@@ -31,6 +36,8 @@ lab: setup ## open the course in JupyterLab (LAB_ARGS="--no-browser --port 9999"
 	JUPYTER_CONFIG_PATH="$(CURDIR)/.jupyter$${JUPYTER_CONFIG_PATH:+:$$JUPYTER_CONFIG_PATH}" \
 	$(PY) -m jupyterlab $$root --ServerApp.root_dir="$(CURDIR)" \
 		--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(LAB_ARGS)
+
+##@ Check
 
 check: setup ## in a minute or two: lint, format, types, and the quick tests: the layers, the stages' hashes, what recordings say, the words
 	$(PY) -m ruff check
@@ -53,6 +60,11 @@ nightly: test ## everything: `make test`, then each stage by each promise, the n
 	$(PY) -m tools.book
 	$(PY) -m roseinfer slides notebooks/*.ipynb
 
+check-links: setup ## check every link of the README, docs, the teacher's kit and the lessons (ARGS=--online asks the web, too)
+	@$(PY) -m roseinfer links $(ARGS)
+
+##@ Measure
+
 ladder: setup ## race all stages on the same prompts (ARGS="--model tiny --batch-size 16")
 	@$(PY) -m roseinfer ladder $(ARGS)
 
@@ -68,6 +80,8 @@ peers: setup ## install CTranslate2 and compile llama.cpp in build/peers, for `r
 tensorboard: setup ## profile a decode step of two stages and serve it to TensorBoard (ARGS="--stages s01,s03 --port 0")
 	@$(PY) -m roseinfer tensorboard $(ARGS)
 
+##@ Publish
+
 notebooks: setup ## run all notebooks again and record their outputs in place
 	$(PY) -m tools.record notebooks/*.ipynb
 
@@ -77,14 +91,10 @@ slides: setup ## one file of slides per lesson in build/slides/, from the record
 book: setup ## the course as a static site in build/book/, from the recorded notebooks; nothing runs, nothing is fetched (REPOSITORY=OWNER/NAME: with buttons that open lessons online)
 	@$(PY) -m tools.book --repository "$(REPOSITORY)"
 
-check-links: setup ## check every link of the README, docs, the teacher's kit and the lessons (ARGS=--online asks the web, too)
-	@$(PY) -m roseinfer links $(ARGS)
-
-doctor: setup ## one table of what will run here, and how to fix what will not (ARGS=--json)
-	@$(PY) -m roseinfer doctor $(ARGS)
-
 tiny: setup ## train the bundled model again (ARGS="--minutes 60")
 	$(PY) tools/train_tiny.py $(ARGS)
+
+##@ Clean up
 
 clean: ## remove .venv, build (`make peers` compiles there), the caches and the set-up's stamp
 	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis notebooks/.hypothesis "$(ENV_DIR)/.roseinfer-stamp"
