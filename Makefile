@@ -1,4 +1,4 @@
-# `make` lists the targets. Each of them first makes the environment (tools/shell/setup.sh), which is instant once made.
+# `make` lists the targets. All but help and clean first make the environment (tools/shell/setup.sh), instant once made.
 # Variables: PYTHON=python3.12 (what .venv is made with), PIP_ARGS= (for pip install, e.g. another index), POST=, ARGS=,
 #            LAB_ARGS=, REPOSITORY=
 
@@ -39,7 +39,7 @@ lab: setup ## open the course in JupyterLab (LAB_ARGS="--no-browser --port 9999"
 
 ##@ Check
 
-check: setup ## in a minute or two: lint, format, types, and the quick tests: the layers, the stages' hashes, what recordings say, the words
+check: setup ## in about a minute: lint, format, types, and the quick tests: the layers, the stages' hashes, what recordings say, the words
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m mypy & types=$$!; \

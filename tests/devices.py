@@ -23,7 +23,7 @@ class ByModule(Runner):
     ) -> None:
         super().__init__(model, blocks, max_num_tokens, enforce_eager, *others)
         if not enforce_eager and not self.graphs:
-            self.graphs = DecodeGraphs(self.step, self.inputs, len(blocks.table.ids), model.device)
+            self.graphs = DecodeGraphs(self.compute, self.inputs, len(blocks.table.ids), model.device)
 
     def whole_step(self) -> None:
         return None

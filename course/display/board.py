@@ -57,7 +57,8 @@ class Board:
             fewer frames than the others stays at its last one.
         text: what it shows in exact facts, for nbval.
         label: what the slider counts.
-        shown: the frame of the picture, of the first choice; None for its last one.
+        shown: the telling frame, which the slider shows first and the picture shows always, of the first choice. None:
+            the slider begins with the first frame, and the picture has the last one.
         legend: cells that stand for their kind, each with its meaning as text.
         choice_label: what the choices are.
         frame_ms: how long a frame is shown while it plays.
@@ -87,7 +88,7 @@ class Board:
         first = next(iter(self.lengths.values()))
         if shown is not None and not 0 <= shown < first:
             raise ValueError(f"shown must be a frame of the first choice, 0 to {first - 1}, got {shown}")
-        self.shown = first - 1 if shown is None else shown
+        self.first, self.shown = (0, first - 1) if shown is None else (shown, shown)
         self.text, self.alt = text, alt or text
         self.label, self.choice_label, self.frame_ms = label, choice_label, frame_ms
         self.frames = with_room([frame for own in choices.values() for frame in own])
@@ -105,7 +106,7 @@ class Board:
 
     @property
     def spec(self) -> dict[str, Any]:
-        spec = self._spec(0)
+        spec = self._spec(self.first)
         controls = control_marks(self.label, self.lengths, self.height + 4)
         if controls:
             spec["height"] += HEIGHT

@@ -199,10 +199,10 @@ def measured(engine: Engine, size: int, num_tokens: int, repeats: int) -> tuple[
     runner.receive(batch, engine.blocks.pool.copies)
     # 2. List what the step starts.
     if device.type == "cuda":
-        replay: Callable[[], object] = partial(runner.graphs.run if runner.graphs else runner.step, batch)
+        replay: Callable[[], object] = partial(runner.graphs.run if runner.graphs else runner.compute, batch)
         kernels, copies = profiled(replay)
     else:
-        replay, copies = partial(runner.step, batch), 0
+        replay, copies = partial(runner.compute, batch), 0
         counts = [("WholeStep", 1)]  # a compiled call, which no recorder sees
         if not runner.whole:
             graph = capture(replay, device)

@@ -69,7 +69,7 @@ class EngineStage(Stage):
         return tokens
 
     def prompt_logits(self, seq: Sequence) -> Tensor:
-        return self.runner.step(self.runner.prepare(whole([seq])))[0][0]
+        return self.runner.compute(self.runner.prepare(whole([seq])))[0][0]
 
     def inputs(self, seqs: list[Sequence]) -> tuple[Tensor, Tensor]:
         self.batch = self.runner.prepare(Step(seqs, [1] * len(seqs)))

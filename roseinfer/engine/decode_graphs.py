@@ -18,7 +18,7 @@ Compute = Callable[[Batch], tuple[Tensor, Tensor]]
 
 
 class DecodeGraphs:
-    """Runs decode steps: Runner.step, or its graph. inputs: the buffers that the batches of all steps are views of.
+    """Runs decode steps: Runner.compute, or its graph. inputs: the buffers that the batches of all steps are views of.
 
     A size is captured in warm_up or when it first comes, and sizes are few: batches are filled up.
 
@@ -26,21 +26,21 @@ class DecodeGraphs:
     says why.
     """
 
-    def __init__(self, step: Compute, inputs: BatchBuffers, max_num_seqs: int, device: torch.device) -> None:
-        self.step, self.inputs, self.device = step, inputs, device
+    def __init__(self, compute: Compute, inputs: BatchBuffers, max_num_seqs: int, device: torch.device) -> None:
+        self.compute, self.inputs, self.device = compute, inputs, device
         self.sizes = sizes_up_to(max_num_seqs)
         self.can_capture = True
         self.graphs: dict[int, Graph] = {}
 
     def run(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return what `step` gives for a decode batch of one of the sizes.
+        """Return what `compute` gives for a decode batch of one of the sizes.
 
         It must be read or copied before the next step: a graph writes its results to the same memory every time.
         """
         size = batch.num_rows
         if size in self.graphs or (self.can_capture and self.capture(size)):
             return self.graphs[size].replay()
-        return self.step(batch)
+        return self.compute(batch)
 
     def warm_up(self, blocks: BlockManager) -> None:
         """Capture every size that is not yet captured, the largest first: the others then use its memory."""
@@ -59,7 +59,7 @@ class DecodeGraphs:
         batch = Batch(**views)
         largest = self.graphs[max(self.graphs)] if self.graphs else None
         try:
-            self.graphs[size] = capture(lambda: self.step(batch), self.device, memory=largest)
+            self.graphs[size] = capture(lambda: self.compute(batch), self.device, memory=largest)
         except RuntimeError as error:
             self.can_capture = False
             why = str(error).partition("\n")[0]

@@ -62,7 +62,7 @@ class Runner:
         self.sampler = Sampler(max_num_rows, c.vocab_size, model.device)
         self.logit_changes = LogitChanges(c.eos_token_ids)
         has_graphs = model.device.type == "cuda" and not enforce_eager
-        self.graphs = DecodeGraphs(self.step, self.inputs, max_num_seqs, model.device) if has_graphs else None
+        self.graphs = DecodeGraphs(self.compute, self.inputs, max_num_seqs, model.device) if has_graphs else None
 
     def whole_step(self) -> WholeStep | None:
         """Return the compiled function that computes a step, None where there is none for the model."""
@@ -89,7 +89,7 @@ class Runner:
 
         Its tokens are waited for later, or it is dropped.
         """
-        pool, last = self.blocks.pool, self.last
+        blocks, last = self.blocks.pool, self.last
         with span("roseinfer.engine.prepare"):
             # 1. Write the inputs to memory that the device reads.
             batch = make_batch(step, self.blocks, self.inputs, last, self.graphs.sizes if self.graphs else None)
@@ -98,9 +98,9 @@ class Runner:
             if not step.takes_likeliest:
                 step.changed = changed_rows(step.rows, step.draft_of(), self.row_lengths(step, batch))
             # 3. Take the copies of blocks along: no other step makes them.
-            step.copies, pool.copies = pool.copies, {}
+            step.copies, blocks.copies = blocks.copies, {}
         # 4. Hand it all to the device: a thread, or a GPU; a CPU computes it now. A decode step may be a graph.
-        compute = self.graphs.run if self.graphs and step.is_decode else self.step
+        compute = self.graphs.run if self.graphs and step.is_decode else self.compute
         try:
             if self.thread:
                 work = partial(self.work, step, batch, last, compute)
@@ -109,7 +109,7 @@ class Runner:
                 step.future = Future()
                 step.future.set_result(self.work(step, batch, last, compute))
         except BaseException:
-            pool.copy_first(step.copies)  # the step is not in flight: the next one makes them
+            blocks.copy_first(step.copies)  # the step is not in flight: the next one makes them
             raise
         # 5. Count its tokens as in flight: the next step goes on from there.
         self.last = step
@@ -166,7 +166,7 @@ class Runner:
             self.graphs.warm_up(self.blocks)
 
     def prepare(self, step: Step) -> Batch:
-        """Return a batch that is ready for the method `step`, without padding rows."""
+        """Return a batch that is ready for the method `compute`, without padding rows."""
         batch = make_batch(step, self.blocks, self.inputs, self.last)
         self.receive(batch, self.blocks.pool.copies)
         return batch
@@ -218,7 +218,7 @@ class Runner:
         host = self.inputs.hosts[batch.host]
         return host["positions"][host["sample_rows"][: len(step.rows)]] + 1
 
-    def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def compute(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Compute logits [R, V] and greedy token ids [R]: the part of a step that is the same every time.
 
         So it can be captured: it reads nothing on the host and keeps nothing.

@@ -36,7 +36,7 @@ class Sampler:
     def __call__(
         self, logits: Tensor, tokens: Tensor, seqs: list[Sequence], lengths: np.ndarray | None = None
     ) -> Tensor:
-        """Return token ids [B], row i chosen by seqs[i].params, from logits [B, V] and Runner.step's greedy tokens [B].
+        """Return token ids [B], row i chosen by seqs[i].params, from logits [B, V] and greedy tokens [B] of `compute`.
 
         lengths [B]: of the sequences, for when a step in flight makes them longer than they are now, or drafts do.
         """

@@ -23,8 +23,9 @@ class Scheduler:
     run, and of those that wait, in the policy's order. So at most the last one is cut, and goes on in the next step
     (Sarathi-Serve: Agrawal et al., 2024).
 
-    A sequence joins when the pool has blocks for all tokens that it has now. When a running one finds the pool empty,
-    the youngest is preempted: it gives back its blocks, waits, and is computed again (vLLM: Kwon et al., 2023).
+    A sequence joins when the pool has blocks for all tokens that it has now, and a few to spare for those that run
+    (SEQS_PER_SPARE_BLOCK). When a running one finds the pool empty, the youngest is preempted: it gives back its
+    blocks, waits, and is computed again (vLLM: Kwon et al., 2023).
 
     max_num_batched_tokens: at least max_num_seqs, so that prompts that are not done get some of it in every step.
     """

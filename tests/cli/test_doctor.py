@@ -23,7 +23,7 @@ from roseinfer.cli.main import main
 from roseinfer.doctor import Check, Report
 from roseinfer.paths import ROOT
 
-NAMES = "Python, torch, Triton, Numba, device, bf16, hub, bundled model, TensorBoard, JupyterLab, browser"
+NAMES = "Python, torch, Triton, Numba, device, bf16, hub, bundled model, SmolLM2, TensorBoard, JupyterLab, browser"
 
 
 @pytest.fixture

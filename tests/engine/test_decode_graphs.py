@@ -55,7 +55,7 @@ def test_decode_steps_could_replay_each_other(name, quantization):
             scheduled = engine.scheduler.schedule()
             with torch.inference_mode():
                 batch = engine.runner.prepare(scheduled)
-                step = lambda: engine.runner.sampler(*engine.runner.step(batch), scheduled.seqs)  # noqa: E731, B023
+                step = lambda: engine.runner.sampler(*engine.runner.compute(batch), scheduled.seqs)  # noqa: E731, B023
                 records.append(record_step(step, persistent(engine)))
             engine.step()
         assert not engine.has_work

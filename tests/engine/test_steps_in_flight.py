@@ -137,7 +137,7 @@ def test_the_next_step_is_launched_before_this_one_is_read(small: GPT2):
     engine = overlapped(small, [seq])
     events: list[str] = []
     may_compute = Event()
-    launch, step, wait = engine.runner.launch, engine.runner.step, engine.runner.wait
+    launch, step, wait = engine.runner.launch, engine.runner.compute, engine.runner.wait
 
     def blocked_step(batch):
         assert may_compute.wait(timeout=60)  # a host that waited for the first step would never go on
@@ -154,7 +154,7 @@ def test_the_next_step_is_launched_before_this_one_is_read(small: GPT2):
         events.append("read")
         return token_ids
 
-    engine.runner.step, engine.runner.launch, engine.runner.wait = blocked_step, noted_launch, noted_wait
+    engine.runner.compute, engine.runner.launch, engine.runner.wait = blocked_step, noted_launch, noted_wait
     assert engine.step() == []
     assert events == ["launched"]
     assert engine.step() == [seq]
@@ -245,7 +245,7 @@ def test_nobody_is_preempted_while_a_step_that_computes_it_is_in_flight(small: G
 @pytest.mark.parametrize("when", [1, 2, 3, 4])
 def test_after_an_error_of_the_model_the_same_steps_are_made_again(small: GPT2, when):
     engine = overlapped(small, seqs := requests(small))
-    step, calls = engine.runner.step, []
+    step, calls = engine.runner.compute, []
 
     def fails_once(batch):
         calls.append(batch)
@@ -253,7 +253,7 @@ def test_after_an_error_of_the_model_the_same_steps_are_made_again(small: GPT2, 
             raise RuntimeError("the device is on fire")
         return step(batch)
 
-    engine.runner.step = fails_once
+    engine.runner.compute = fails_once
     with pytest.raises(RuntimeError, match="on fire"):
         while engine.has_work:
             lengths = [len(seq) for seq in seqs]

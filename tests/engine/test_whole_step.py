@@ -51,14 +51,14 @@ def steps(engine: Engine, lengths: list[int], tokens: Iterable[torch.Tensor] = (
     given = iter(tokens)
     for seq in requests(engine.model, lengths, max_tokens=6):
         engine.add(seq)
-    seen, forward = [], engine.runner.step
+    seen, forward = [], engine.runner.compute
 
     def step(batch):
         logits, tokens = forward(batch)
         seen.append((logits.clone().float(), tokens.clone()))
         return logits, next(given, tokens)
 
-    engine.runner.step = step
+    engine.runner.compute = step
     for _ in drive(engine):
         engine.blocks.check()
     return seen

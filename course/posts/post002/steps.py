@@ -139,7 +139,7 @@ def real_steps(engine: Engine, prompts: list[list[int]]) -> tuple[Tensor, Tensor
     added(engine, prompts)
     logits, tokens = [], []
     while (step := engine.scheduler.schedule()) is not None:
-        step_logits, chosen = engine.runner.step(engine.runner.prepare(step))
+        step_logits, chosen = engine.runner.compute(engine.runner.prepare(step))
         logits.append(step_logits.float().clone())
         tokens.append(chosen.clone())
         engine.scheduler.commit(step, chosen.tolist())

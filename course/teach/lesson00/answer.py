@@ -40,7 +40,8 @@ def ask(llm: LLM, question: str, *, max_tokens: int = 200) -> Board:
         for text, number, end in zip(texts, counts, ends_ms, strict=True)
     ]
     frames[-1] = Frame([asked, _lines(texts[-1], f"model: {speed}")])
-    return Board(frames, f"{question}\n{texts[-1]}", label="token", frame_ms=FRAME_MS, alt=f"{texts[-1]} {speed}")
+    whole, last = f"{question}\n{texts[-1]}", len(frames) - 1
+    return Board(frames, whole, label="token", shown=last, frame_ms=FRAME_MS, alt=f"{texts[-1]} {speed}")
 
 
 def _lines(text: str, title: str, colour: str = "") -> Panel:

@@ -46,6 +46,8 @@ def test_a_slider_goes_over_the_frames_and_a_single_frame_has_none():
     signals = signals_of(board)
     assert signals["step"]["bind"] == {"input": "range", "min": 0, "max": 3, "step": 1, "name": "token 0 to 3: "}
     assert signals["step"]["value"] == 0 and buttons_of(board) == ["play", "back", "forward"]
+    telling = Board([frame_of(Cell(0, 0))] * 4, "", shown=2)
+    assert signals_of(telling)["step"]["value"] == 2
     single = Board([frame_of(Cell(0, 0))], "")
     assert not any({"bind", "on"} & signal.keys() for signal in single.spec["signals"]) and buttons_of(single) == []
     assert single.spec["height"] == single.height < board.spec["height"]
