@@ -37,7 +37,7 @@ def no_network(monkeypatch):
 def test_the_notebook_view_is_the_same_on_every_machine(no_network):
     bundle = doctor.diagnose()._repr_mimebundle_()
     assert bundle["text/plain"] == f"doctor: 11 checks: {NAMES}"
-    assert bundle["text/html"].count("<tr>") == 1 + 11
+    assert bundle["text/html"].count("<tr>") == 1 + len(NAMES.split(", "))
 
 
 def test_html_says_what_to_mend_first_and_commands_to_type_are_code():
@@ -82,7 +82,7 @@ def test_a_probe_that_falls_ill_costs_its_own_line_only(monkeypatch, no_network)
 
     monkeypatch.setitem(doctor.ENGINE_PROBES, "device", ill)
     report = doctor.diagnose()
-    assert len(report.checks) == 11
+    assert len(report.checks) == len(NAMES.split(", "))
     check = report.checks[4]
     assert (check.what, check.found, check.status) == ("device", "RuntimeError: first line", "note")
     assert check.fix == doctor.SET_UP
@@ -233,6 +233,16 @@ def test_bundled_model_truncated(tiny):
     weights.write_bytes(weights.read_bytes()[:-1])
     check = doctor.probe_bundled_model()
     assert (check.status, check.found) == ("missing", f"{tiny.name}/model.safetensors is damaged")
+
+
+def test_smollm2_may_be_missing_and_costs_only_the_cells_that_need_it(monkeypatch, tmp_path):
+    model = tmp_path / "model.gguf"
+    model.write_bytes(bytes(2_000_000))
+    monkeypatch.setattr("roseinfer.models.gguf_folder.packaged_smollm2", lambda: model)
+    assert doctor.probe_smollm2().found == "model.gguf, 2 MB" and doctor.probe_smollm2().status == "ok"
+    monkeypatch.setattr("roseinfer.models.gguf_folder.packaged_smollm2", lambda: None)
+    check = doctor.probe_smollm2()
+    assert (check.status, check.required, check.fix) == ("note", False, doctor.SET_UP)
 
 
 @pytest.mark.parametrize(
