@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 Message = dict[str, Any]  # {"role": "user", "content": "..."}
-# OpenAI's, and Llama 3's name for what a program answers. A template would write any other one into the prompt as it is.
+# OpenAI's, and Llama 3's for what a program answers. A template would write any other one into the prompt as it is.
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython")
 TEXT_PARTS = ("text", "input_text", "output_text")
 
