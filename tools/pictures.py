@@ -12,7 +12,7 @@ from roseinfer.paths import ROOT
 DOCS = ROOT / "docs"
 # The picture in docs/: the notebook, and the call that draws it.
 PICTURES = {
-    "climb.png": ("00_start_here", "teach.recorded_climb("),
+    "requests.png": ("00_start_here", "teach.recorded_requests("),
     "answer.png": ("00_start_here", "teach.ask("),
     "lesson05.png": ("05_block_table", "teach.walk_blocks("),
 }

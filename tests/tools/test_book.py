@@ -88,7 +88,7 @@ def test_a_lesson_is_there_whole(path, pages, site):
     assert "not attempted" not in page.get_text()
 
 
-def test_the_first_page_shows_the_climb_and_the_way_of_a_request_not_the_part_of_one_lesson(pages, site):
+def test_the_first_page_shows_all_stages_and_the_way_of_a_request_not_the_part_of_one_lesson(pages, site):
     charts = [tag.string for tag in pages[site / "index.html"].select("div.chart > script")]
     assert len(charts) == 2 and "tok/s, decoding alone" in charts[0]
     assert "the engine on one page: a request of" in charts[1] and "this lesson" not in charts[1]
@@ -103,10 +103,10 @@ def test_each_page_says_what_it_is_to_a_search_engine_and_to_a_shared_link(pages
         facts = {tag.get("name") or tag.get("property"): tag["content"] for tag in page.find_all("meta", content=True)}
         assert facts["description"] == facts["og:description"] and 20 <= len(facts["description"]) <= 200, path
         assert facts["og:title"] == page.h1.find(string=True), path
-        assert facts["og:image"] == "https://someone.github.io/course/_static/climb.png", path
+        assert facts["og:image"] == "https://someone.github.io/course/_static/requests.png", path
         described[facts["description"]] = path
     assert len(described) == len(pages) - 2, "two pages say the same"
-    assert (site / "_static" / "climb.png").is_file()
+    assert (site / "_static" / "requests.png").is_file()
 
 
 def test_a_lesson_starts_in_colab_codespaces_and_binder(pages, site):

@@ -17,7 +17,6 @@ from tools.quiet import busy_signs, races
 
 # What commands recorded. data/online is left out: runs under one name have different budgets there.
 RUNS = [
-    ROOT / "data" / "climb.json",
     *sorted(ROOT.glob("data/offline/*.json")),
     *sorted(ROOT.glob("data/serving/*.json")),
 ]
