@@ -1,4 +1,4 @@
-"""What search engines and shared links show of a page: its title, its first paragraph, and the picture of all stages."""
+"""What search engines and shared links show of a page: its title, its first paragraph, and a picture of the stages."""
 
 from __future__ import annotations
 

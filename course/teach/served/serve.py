@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from roseinfer.bench.race import Run
+from roseinfer.bench.token_check import Referee, TokensDiffer
 from roseinfer.bench.workload import Work
 from roseinfer.drive import WallClock, drive_by_clock
 from roseinfer.engine.as_stage import EngineStage
@@ -19,9 +19,9 @@ from roseinfer.stage import Stage
 
 from ..measure.request_loops import PromptByPrompt
 from .kept import Served
-from .workload import SIZES
+from .workload import SIZES, TOKENS_OUT
 
-REPEATS, MOST_SECONDS, WARM_UP = 3, 4.0, 4  # runs; seconds after which no other run begins; requests served before
+REPEATS, MOST_SECONDS, WARM_UP = 5, 4.0, 4  # runs; seconds after which no other run begins; requests served before
 SPECULATIVE = {"method": "ngram", "num_tokens": 4}
 
 
@@ -53,17 +53,19 @@ def serve(queue: Any, work: Work) -> tuple[Run, int]:
     return Run(len(work), 0.0, list(times.values()), outputs, ended), most_held
 
 
-def measure(stage: type[Stage], model: Model, work: Work, check: Callable[[str, Run], None]) -> Served:
+def measure(stage: type[Stage], model: Model, work: Work, referee: Referee) -> Served:
     """Serve the requests up to REPEATS times, after a few of them as a warm-up, and keep the median run's numbers.
 
-    check: called with the stage's name and each run.
+    Raises TokensDiffer for a run with wrong tokens.
     """
     serve(queue_of(stage, model), work[:WARM_UP])
     runs: list[tuple[Run, int]] = []
     while len(runs) < REPEATS and sum(run.seconds for run, _ in runs) < MOST_SECONDS:
         queue = queue_of(stage, model)  # with an empty prefix cache
         runs.append(serve(queue, work))
-        check(stage.name, runs[-1][0])
+        if (made := runs[-1][0].num_tokens) != TOKENS_OUT:
+            raise TokensDiffer(f"{stage.name}: {made} tokens in all answers, expected {TOKENS_OUT}")
+        referee.check(stage.name, runs[-1][0].outputs)
     seconds = [run.seconds for run, _ in runs]
     run, blocks = sorted(runs, key=lambda one: one[0].seconds)[(len(runs) - 1) // 2]
     first = run.record()["metrics"]["ttft"]

@@ -3,59 +3,53 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from roseinfer.arguments import require_known
-from roseinfer.bench.race import Run
-from roseinfer.bench.token_check import Referee, TokensDiffer
+from roseinfer.bench.token_check import Referee
 from roseinfer.cli.repository import stages_package
 from roseinfer.engine.as_stage import EngineStage
 from roseinfer.hardware import device_name
-from roseinfer.models import Model, load_model
+from roseinfer.models import load_model
 from roseinfer.paths import DATA
 from roseinfer.stage import Stage
 
 from ..measure.progress_bar import progress_bar
 from . import kept
-from .chart import NUMBERS_SHOWN, ServedChart
+from .chart import ServedChart
 from .kept import Served
 from .serve import MOST_SECONDS, measure
 from .workload import NUM_REQUESTS, SPEC, TOKENS_IN, TOKENS_OUT, requests
 
+CPU = torch.device("cpu")
 RECORDED = DATA / "requests.json"
 WORKLOAD = f"{NUM_REQUESTS} requests, {TOKENS_IN:,} tokens in, {TOKENS_OUT:,} out"
 
 
-def serve_requests(stage: type[Stage], why: str = "", shows: str = "seconds") -> ServedChart:
+def serve_requests(stage: type[Stage], why: str = "") -> ServedChart:
     """Serve the same 24 requests by every stage up to this one, and by the engine, on the CPU of this machine.
 
     Args:
         stage: the lesson's stage, of the package `stages`, or EngineStage for the finished engine.
-        why: why this stage moves no number, where it moves none: a line below the sentence.
-        shows: the number of the bars, "seconds", "first_token", "slowest_first_token" or "kv_bytes".
+        why: the reason, where this stage gains nothing here: a line below the sentence.
 
     Each stage is timed once per machine and kept; only what is missing is run, and what a busy machine made unsteady.
     With ROSEINFER_REQUESTS=recorded nothing is run: the chart shows data/requests.json. Raises ValueError for a class
-    that is not a stage of the course or for another number, and TokensDiffer for a stage whose tokens are wrong.
+    that is not a stage of the course, and TokensDiffer for a stage whose tokens are wrong.
     """
-    require_known("shows", shows, NUMBERS_SHOWN)
-    device = torch.device("cpu")
     wanted = stages_up_to(stage)
-    timed = [each for each in wanted if not each.why_untimed(device)]
+    timed = [each for each in wanted if not each.why_untimed(CPU)]
     if kept.place() is None:
         where, found = read_recorded()
     else:
-        where, found = f"this machine, {device_name(device)}", _measured(timed, device)
-    notes = [f"{each.name} is left out: {each.why_untimed(device)}" for each in wanted if each not in timed]
-    before = "" if stage not in timed else _before(stage, timed)
-    rows = [found[each.name] for each in timed]
+        where, found = f"this machine, {device_name(CPU)}", measured(timed)
+    notes = [f"{each.name} is left out: {each.why_untimed(CPU)}" for each in wanted if each not in timed]
+    before = _before(stage, timed) if stage in timed else ""
     text = f"{WORKLOAD}, served by the stages up to {stage.name}"
-    return ServedChart(rows, where, text, stage.name, before, shows, [*[why] * bool(why), *notes])
+    rows = [found[each.name] for each in timed]
+    return ServedChart(rows, where, text, stage.name, before, [*([why] if why else []), *notes])
 
 
 def recorded_requests() -> ServedChart:
@@ -99,60 +93,17 @@ def read_recorded(path: Path = RECORDED) -> tuple[str, dict[str, Served]]:
         raise ValueError(f"{path}: must be what `python -m tools.requests` wrote: {error}") from error
 
 
-def write_recorded(path: Path = RECORDED) -> None:
-    """Serve the requests by every stage that can be timed on this machine, and write what was measured.
-
-    Raises ValueError, and writes nothing, where another stage than the engine was the fastest.
-    """
-    device = torch.device("cpu")
-    ladder = [*stages_package().LADDER, EngineStage]
-    found = _measured([each for each in ladder if not each.why_untimed(device)], device, again=True)
-    if said := not_the_best([asdict(row) for row in found.values()]):
-        raise ValueError(said)
-    record = {"where": device_name(device), "torch": torch.__version__, "rows": [asdict(row) for row in found.values()]}
-    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-
-
-def not_the_best(rows: Sequence[dict[str, Any]]) -> str:
-    """Say which stage was faster than the engine, and what to look at; "" where none was."""
-    engine = next(row for row in rows if row["name"] == EngineStage.name)
-    faster = [row for row in rows if row["seconds"] < engine["seconds"]]
-    if not faster:
-        return ""
-    best = min(faster, key=lambda row: row["seconds"])
-    return (
-        f"{best['name']} answers the requests in {best['seconds']:.2f} s, the engine in {engine['seconds']:.2f} s: was "
-        f"the machine quiet (the engine's runs: {engine['fastest']:.2f} to {engine['slowest']:.2f} s)? Then look at "
-        "what this stage does and the engine does not"
-    )
-
-
-def _measured(stages: Sequence[type[Stage]], device: torch.device, again: bool = False) -> dict[str, Served]:
-    """Return the numbers of all these stages: those that are kept, and the others measured now.
-
-    again: measure those that are kept as well.
-    """
-    under = kept.key(device, stages_package().LADDER)
+def measured(stages: Sequence[type[Stage]], again: bool = False) -> dict[str, Served]:
+    """Return the numbers of these stages: those that are kept, unless `again`, and the others measured now."""
+    under = kept.key(CPU, stages_package().LADDER)
     found = {} if again else {name: served for name, served in kept.kept(under).items() if served.is_steady}
     if missing := [each for each in stages if each.name not in found]:
-        model, work = load_model(SPEC, device=device), requests()
-        check = _checker(model)
+        model, work = load_model(SPEC, device=CPU), requests()
+        referee = Referee(model, [prompt for _, prompt in work])
         label = f"{NUM_REQUESTS} requests, at most {2 * MOST_SECONDS:.0f} s by each of the stages"
         with progress_bar(label, len(missing)) as done:
             for each in missing:
-                found[each.name] = measure(each, model, work, check)
+                found[each.name] = measure(each, model, work, referee)
                 kept.keep(under, [found[each.name]])
                 done()
     return {each.name: found[each.name] for each in stages}
-
-
-def _checker(model: Model) -> Callable[[str, Run], None]:
-    """Return what checks the tokens of a run against the reference, and their number."""
-    referee = Referee(model, [prompt for _, prompt in requests()])
-
-    def check(name: str, run: Run) -> None:
-        if run.num_tokens != TOKENS_OUT:
-            raise TokensDiffer(f"{name}: {run.num_tokens} tokens in all answers, expected {TOKENS_OUT}")
-        referee.check(name, run.outputs)
-
-    return check

@@ -14,9 +14,9 @@ from course.teach.served import serve_requests as serving
 from course.teach.served.chart import ServedChart, sentence
 from course.teach.served.kept import Served
 from course.teach.served.serve import block_bytes, measure, queue_of, serve
-from course.teach.served.serve_requests import not_the_best, recorded_requests, serve_requests, stages_up_to
+from course.teach.served.serve_requests import recorded_requests, serve_requests, stages_up_to
 from course.teach.served.workload import MAX_TOKENS, NUM_REQUESTS, SIZES, TOKENS_IN, TOKENS_OUT, requests
-from roseinfer.bench.token_check import NEAR_TIE, TokensDiffer
+from roseinfer.bench.token_check import NEAR_TIE, Referee, TokensDiffer
 from roseinfer.display.chart import VEGA_LITE
 from roseinfer.engine.as_stage import EngineStage
 from roseinfer.models import load_model
@@ -35,6 +35,8 @@ from stages import (
     TokenBudget,
     TritonPaged,
 )  # fmt: skip
+from tools.quiet import not_the_best
+from tools.requests import record
 
 CPU = torch.device("cpu")
 # Of each kind one: without a queue, with one, with drafts, two processes. A record checks the tokens of all stages.
@@ -56,7 +58,7 @@ def timed(monkeypatch):
     """Names of the stages that were measured; each takes no time."""
     calls = []
 
-    def measured(stage, model, work, check):
+    def measured(stage, model, work, referee):
         calls.append(stage.name)
         return replace(NAIVE, name=stage.name)
 
@@ -104,21 +106,19 @@ def test_every_stage_has_the_references_tokens_and_loses_no_block():
 
 @pytest.mark.slow
 def test_the_numbers_of_a_stage_agree():
-    model, checked = load_model("tiny", device="cpu"), []
-    row = measure(PrefixCache, model, requests()[:3], lambda name, run: checked.append((name, run)))
-    assert row.name == PrefixCache.name == checked[0][0]
+    model, work = load_model("tiny", device="cpu"), requests()
+    row = measure(PrefixCache, model, work, Referee(model, [prompt for _, prompt in work]))
+    assert row.name == PrefixCache.name
     assert row.fastest <= row.seconds <= row.slowest
     assert 0 < row.first_token <= row.slowest_first_token <= row.seconds
-    run = next(run for _, run in checked if run.seconds == row.seconds)
-    assert row.tokens_per_second * row.seconds == pytest.approx(run.num_tokens)
+    assert row.tokens_per_second * row.seconds == pytest.approx(TOKENS_OUT)
     assert row.kv_bytes % block_bytes(model) == 0 and block_bytes(model) == 2 * 4 * 192 * 4 * SIZES["block_size"]
 
 
 def test_wrong_tokens_get_no_number():
-    model = load_model("tiny", device="cpu")
-    run, _ = serve(queue_of(EngineStage, model), requests()[:1])
-    with pytest.raises(TokensDiffer, match=f"wrong: {run.num_tokens} tokens in all answers, expected {TOKENS_OUT}"):
-        serving._checker(model)("wrong", run)
+    model, work = load_model("tiny", device="cpu"), requests()[:1]
+    with pytest.raises(TokensDiffer, match=f"engine: .* tokens in all answers, expected {TOKENS_OUT}"):
+        measure(EngineStage, model, work, Referee(model, [work[0][1]]))
 
 
 # The last cell
@@ -176,8 +176,6 @@ def test_what_no_stage_builds_on_stands_in_its_own_lesson_alone():
 def test_bad_input(timed):
     with pytest.raises(ValueError, match="stage must be one of the package `stages`.*got .*int"):
         serve_requests(int)
-    with pytest.raises(ValueError, match="shows: unknown value 'speed'"):
-        serve_requests(NaiveCat, shows="speed")
 
 
 # What was measured
@@ -219,21 +217,18 @@ def test_the_key_says_machine_torch_and_code(monkeypatch):
 
 
 def test_the_sentence_is_computed():
-    assert sentence(FAST, NAIVE, ENGINE, "seconds") == (
-        "The same 24 requests, now all answered in 2.00 s; with s01_naive_cat it took 4.00 s"
-    )
-    assert sentence(NAIVE, None, ENGINE, "seconds") == (
-        "s01_naive_cat answers 24 requests in 4.00 s; the engine takes 0.50 s"
-    )
-    assert "takes 5.0 MB at the peak; with s01_naive_cat it took 21.0 MB" in sentence(ENGINE, NAIVE, ENGINE, "kv_bytes")
+    assert sentence(FAST, NAIVE, ENGINE) == ("The same 24 requests, now in 2.00 s; they took 4.00 s with s01_naive_cat")
+    assert sentence(NAIVE, None, ENGINE) == "s01_naive_cat answers 24 requests in 4.00 s, the engine in 0.50 s"
 
 
 def test_the_chart_lights_the_lessons_stage_and_tells_its_numbers():
     chart = ServedChart([NAIVE, FAST, ENGINE], "a machine", "text", FAST.name, NAIVE.name)
     rows = chart.spec["datasets"]["served"]
     assert [row["kind"] for row in rows] == ["so far", "this lesson", "the goal"]
-    assert [row["number"] for row in rows] == ["4.00 s", "2.00 s", "0.50 s"]
-    assert "s03_select_append 2.00 s, first token after 500 ms (median) and 3,000 ms (slowest)" in chart.alt
+    assert [row["seconds"] for row in rows] == [4.0, 2.0, 0.5]
+    numbers = "2.00 s; first token after 500 ms (median), at most 3,000 ms; 171 tok/s; 21.0 MB of KV cache"
+    assert chart.spec["title"]["subtitle"] == [numbers, "a machine; dark: this lesson, dashed: the engine"]
+    assert f"s03_select_append: {numbers}" in chart.alt
     assert chart.png.startswith(b"\x89PNG")
 
 
@@ -252,9 +247,9 @@ def test_nothing_is_written_where_the_engine_is_not_the_best(timed, monkeypatch,
         serving, "measure", lambda stage, *args: replace(NAIVE, name=stage.name, seconds=slow.get(stage.name, 4.0))
     )
     with pytest.raises(ValueError, match="the engine in 9.00 s"):
-        serving.write_recorded(tmp_path / "requests.json")
+        record(tmp_path / "requests.json")
     slow.clear()
-    serving.write_recorded(tmp_path / "requests.json")
+    record(tmp_path / "requests.json")
     where, rows = serving.read_recorded(tmp_path / "requests.json")
     assert where and rows["engine"].seconds == 4.0 and TensorParallel.name in rows
     (tmp_path / "requests.json").write_text("{}")
