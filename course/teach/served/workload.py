@@ -5,18 +5,19 @@ from __future__ import annotations
 from functools import cache
 from itertools import accumulate
 from random import Random
+from typing import Any
 
 from roseinfer.arrivals import Arrival
 from roseinfer.bench.workload import Work
 from roseinfer.documentation import topics
 from roseinfer.models import load_tokenizer
 
-SPEC = "tiny"
+SPEC, END = "tiny", 0  # the model, and its end token
 ARTICLE, PARAGRAPH_LENS, DOCUMENT_LEN = 21, range(24, 91), 260  # of the documentation; lengths in tokens
 OPENINGS = (4, 6, 8, 12, 16)  # tokens of a paragraph that a request ends with
 NUM_REQUESTS, MAX_TOKENS, PER_SECOND = 24, 96, 250.0
 # The pool has room for 12 of the longest texts that share nothing.
-SIZES = {"num_blocks": 288, "block_size": 16, "max_num_seqs": 32}
+SIZES: dict[str, Any] = {"num_blocks": 288, "block_size": 16, "max_num_seqs": 32}
 # Exact facts, whatever the stage: tokens of all prompts, and of all answers.
 TOKENS_IN, TOKENS_OUT = 6390, 684
 
@@ -45,7 +46,6 @@ def requests() -> Work:
 def _paragraphs() -> list[list[int]]:
     """Return the article's paragraphs of usual length as token ids, each with the end token that closes it."""
     tokenizer = load_tokenizer(SPEC)
-    end = tokenizer.token_to_id("<|endoftext|>")
     texts = [" ".join(text.split()) for text in topics()[ARTICLE].split("\n\n")]
     encoded = [tokenizer.encode(text).ids for text in texts]
-    return [[*ids, end] for ids in encoded if len(ids) in PARAGRAPH_LENS]
+    return [[*ids, END] for ids in encoded if len(ids) in PARAGRAPH_LENS]
