@@ -95,10 +95,10 @@ class Notebook(nbval.IPyNbFile):
         timeout = min(CELL_TIMEOUT, self.config.option.nbval_cell_timeout)
         self.client = notebook_client(self.live, self.path.parent, timeout)
         self.client.create_kernel_manager()
-        # No time is compared, and the climb's would come from a machine that runs two notebooks at once.
+        # No time is compared, and those of the 24 requests would come from a machine that runs two notebooks at once.
         # Not fewer: a chart of quartiles needs two, and what lesson 19 counts is of its fifth and last run.
         rounds = {"ROSEINFER_REPEATS": "5"} if self.is_short else {}
-        self.client.start_new_kernel(env=kernel_env() | {"ROSEINFER_CLIMB": "recorded"} | rounds)
+        self.client.start_new_kernel(env=kernel_env() | {"ROSEINFER_REQUESTS": "recorded"} | rounds)
         self.client.start_new_kernel_client()
 
     def teardown(self) -> None:

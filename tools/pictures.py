@@ -17,7 +17,7 @@ from tools.moving import moving_picture
 DOCS = ROOT / "docs"
 # The picture in docs/: the notebook, and the call that draws it.
 PICTURES = {
-    "climb.png": ("00_start_here", "teach.recorded_climb("),
+    "requests.png": ("00_start_here", "teach.recorded_requests("),
     "answer.svg": ("00_start_here", "teach.ask("),
     "race.svg": ("00_start_here", "teach.race_texts("),
     "lesson05.svg": ("05_block_table", "teach.walk_blocks("),

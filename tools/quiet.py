@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from nbformat import NotebookNode
 
+from course.teach.served.chart import SERVED
 from roseinfer.bench.neighbours import BUSY, apart
 from roseinfer.bench.settings import ENGINE
 from roseinfer.display.chart import VEGA_LITE
@@ -20,7 +21,8 @@ def busy_signs(nb: NotebookNode) -> list[str]:
     """List signs of a busy machine, a line each, by code cell as pytest --nbval counts them.
 
     Runs of one contender that lie far apart; twins that a race tells apart (a stage and a learner's class, in a
-    notebook where exercises are unsolved, so that both run the same code); floors of one shape that differ.
+    notebook where exercises are unsolved, so that both run the same code); floors of one shape that differ; a stage
+    that answers the 24 requests sooner than the engine.
     """
     signs = []
     floors: dict[str, list[float]] = defaultdict(list)
@@ -34,6 +36,7 @@ def busy_signs(nb: NotebookNode) -> list[str]:
             signs.append(f"Cell {cell}: the same code twice, {speeds}")
         floors[spec["title"]] += [rule["speed"] for rule in spec["datasets"]["floor"]]
     signs += [f"Cell {cell}: {said}" for cell, said in warnings(nb)]
+    signs += [f"Cell {cell}: {said}" for cell, rows in served(nb) if (said := not_the_best(rows))]
     for title, speeds in floors.items():
         if apart(min(speeds), max(speeds)):
             signs.append(f"floors of one shape ({title}) from {min(speeds):,.0f} to {max(speeds):,.0f} tok/s")
@@ -48,6 +51,28 @@ def races(nb: NotebookNode) -> Iterator[tuple[int, dict[str, Any]]]:
             spec = output.get("data", {}).get(VEGA_LITE, {})
             if spec.get("datasets", {}).keys() >= {"bars", "floor"} and spec["datasets"]["floor"]:
                 yield number, spec
+
+
+def served(nb: NotebookNode) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    """Yield (number of the code cell, what each stage took) of every chart of the same 24 requests."""
+    for number, cell in enumerate(cell for cell in nb.cells if cell.cell_type == "code"):
+        for output in cell.outputs:
+            if rows := output.get("data", {}).get(VEGA_LITE, {}).get("datasets", {}).get(SERVED):
+                yield number, rows
+
+
+def not_the_best(rows: Sequence[dict[str, Any]]) -> str:
+    """Say which stage was faster than the engine, and what to look at; "" where none was."""
+    engine = next(row for row in rows if row["name"] == ENGINE)
+    faster = [row for row in rows if row["seconds"] < engine["seconds"]]
+    if not faster:
+        return ""
+    best = min(faster, key=lambda row: row["seconds"])
+    return (
+        f"{best['name']} answers the requests in {best['seconds']:.2f} s, the engine in {engine['seconds']:.2f} s: was "
+        f"the machine quiet (the engine's runs: {engine['fastest']:.2f} to {engine['slowest']:.2f} s)? Then look at "
+        "what this stage does and the engine does not"
+    )
 
 
 def warnings(nb: NotebookNode) -> Iterator[tuple[int, str]]:

@@ -8,7 +8,6 @@ from roseinfer.display.timeline.timeline import timeline
 from roseinfer.kernels.cases import paged_case
 from roseinfer.profiling.data_sheets import data_sheet
 
-from .climbing.climb import climb, recorded_climb
 from .exercises.exercise import check, hint
 from .exercises.exercise import show_exercise as exercise
 from .journal.predict import predict, reveal
@@ -116,6 +115,7 @@ from .measure.request_run import Run, record_run, work
 from .measure.roofline import Roofline as roofline
 from .measure.speed_sentences import say_speeds
 from .notebook_setup import device, setup
+from .served.serve_requests import recorded_requests, serve_requests
 from .source.course_map import course_map
 from .source.functions import show_source
 from .source.recorded_code import show_graph

@@ -89,12 +89,12 @@ def test_a_lesson_is_there_whole(path, pages, site):
     assert "not attempted" not in page.get_text()
 
 
-def test_the_first_page_opens_with_the_way_of_a_request_playing_and_shows_the_climb(pages, site):
-    engine, climb = (json.loads(tag.string) for tag in pages[site / "index.html"].select("div.chart > script"))
+def test_the_first_page_opens_with_the_way_of_a_request_playing_and_shows_all_stages(pages, site):
+    engine, stages = (json.loads(tag.string) for tag in pages[site / "index.html"].select("div.chart > script"))
     assert engine["description"].startswith("the engine on one page: a request of")
     assert [signal["value"] for signal in engine["signals"] if signal["name"] == "play"] == [True]
     assert "this lesson" not in json.dumps(engine)
-    assert "tok/s, decoding alone" in json.dumps(climb)
+    assert "seconds until all are answered" in json.dumps(stages)
 
 
 def test_each_page_says_what_it_is_to_a_search_engine_and_to_a_shared_link(pages, site):
@@ -106,10 +106,10 @@ def test_each_page_says_what_it_is_to_a_search_engine_and_to_a_shared_link(pages
         facts = {tag.get("name") or tag.get("property"): tag["content"] for tag in page.find_all("meta", content=True)}
         assert facts["description"] == facts["og:description"] and 20 <= len(facts["description"]) <= 200, path
         assert facts["og:title"] == page.h1.find(string=True), path
-        assert facts["og:image"] == "https://someone.github.io/course/_static/climb.png", path
+        assert facts["og:image"] == "https://someone.github.io/course/_static/requests.png", path
         described[facts["description"]] = path
     assert len(described) == len(pages) - 2, "two pages say the same"
-    assert (site / "_static" / "climb.png").is_file()
+    assert (site / "_static" / "requests.png").is_file()
 
 
 def test_a_lesson_starts_in_colab_codespaces_and_binder(pages, site):

@@ -46,7 +46,7 @@ PAGES = {"notebooks/00_start_here.ipynb", "docs/trust.md"}
         ("see [trust](../docs/trust.md)", "see [trust](../docs/trust.md)"),
         ("see [`stage.py`](../roseinfer/stage.py), then", "see `stage.py`, then"),
         ("[a](https://example.com) [b](#here)", "[a](https://example.com) [b](#here)"),
-        ("![The climb](../docs/climb.png)", "![The climb](../docs/climb.png)"),
+        ("![All stages](../docs/requests.png)", "![All stages](../docs/requests.png)"),
         ("[of [B, H]](../stages)", "of [B, H]"),
     ],
 )

@@ -9,6 +9,8 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from course.display.speed_bars import SpeedBars
+from course.teach.served.chart import ServedChart
+from course.teach.served.kept import Served
 from roseinfer.bench import neighbours
 from roseinfer.display.chart import VEGA_LITE
 from roseinfer.paths import ROOT
@@ -17,7 +19,6 @@ from tools.quiet import busy_signs, races
 
 # What commands recorded. data/online is left out: runs under one name have different budgets there.
 RUNS = [
-    ROOT / "data" / "climb.json",
     *sorted(ROOT.glob("data/offline/*.json")),
     *sorted(ROOT.glob("data/serving/*.json")),
 ]
@@ -65,6 +66,14 @@ def test_a_busy_one_is_told(cells, sign):
     assert signs(*cells) == [sign]
 
 
+def test_a_stage_that_beats_the_engine_is_a_sign():
+    took = dict(fastest=1.0, slowest=2.0, first_token=0.1, slowest_first_token=0.2, tokens_per_second=9.0, kv_bytes=1.0)
+    rows = [Served("s15_prefix_cache", seconds=1.0, **took), Served("engine", seconds=2.0, **took)]
+    data = {"text/plain": "requests", VEGA_LITE: ServedChart(rows, "here", "requests", "s15_prefix_cache").spec}
+    [sign] = signs(new_code_cell("1", outputs=[new_output("display_data", data=data)]))
+    assert sign.startswith("Cell 1: s15_prefix_cache answers the requests in 1.00 s, the engine in 2.00 s")
+
+
 def test_what_may_differ_is_no_sign():
     """Two stages, a race of three, another shape."""
     apart = {"s01_naive_cat": (100.0, 99.0, 101.0), "s04_vectorized_gather": (300.0, 299.0, 301.0)}
@@ -79,6 +88,8 @@ def test_such_a_recording_is_refused_and_the_file_left_alone(tmp_path):
 from roseinfer.bench import neighbours
 from roseinfer.display.chart import VEGA_LITE
 from course.display.speed_bars import SpeedBars
+from course.teach.served.chart import ServedChart
+from course.teach.served.kept import Served
 bars = SpeedBars(["s01_naive_cat"], "Race()")
 bars.show("8 sequences", {"s01_naive_cat": (100.0, 20.0, 180.0)}, 1e4)
 bars"""

@@ -1,4 +1,4 @@
-"""The shape of a lesson: a short core path, a stub early, the rest folded, and the climb as the last cell."""
+"""The shape of a lesson: a short core path, a stub early, the rest folded, and the same requests in the last cell."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def test_the_core_path_runs_without_what_is_folded(lesson):
     assert lesson.needs_folded == {}
 
 
-def test_a_lesson_ends_with_the_climb(lesson):
+def test_a_lesson_ends_with_the_same_requests(lesson):
     code = [each.cell.source for each in lesson.core if each.is_code]
     if is_background(lesson):  # it builds no stage
         assert code[-1] == "teach.progress()"
     elif lesson.name.startswith("00"):  # the first one shows where the course goes
-        assert "teach.recorded_climb()" in code[:7]
+        assert "teach.recorded_requests()" in code[:7]
     else:
-        assert code[-1].startswith("teach.climb(")
+        assert "teach.serve_requests(" in code[-1]
 
 
 def test_the_core_path_takes_45_minutes_in_a_room(lesson):
@@ -112,7 +112,7 @@ def test_what_stands_open_is_counted(shape):
         new_markdown_cell("### Six"),
         STUB,
         new_code_cell("teach.check('99.1', answer)"),
-        new_code_cell("teach.climb(Stage)"),
+        new_code_cell("teach.serve_requests(Stage)"),
     )
     # A sign of a heading counts as a word, as it does for every other count of words.
     assert (one.words, one.all_words) == (3 + 4 + 3 + 2, 3 + 4 + 3 + 6 + 3 + 2)

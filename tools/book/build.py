@@ -69,7 +69,7 @@ def build(output: Path, strict: bool = True, repository: str | None = None) -> N
     source = ROOT / "build" / "book-source"
     write_source(source, repository)
     shutil.copytree(STATIC, source / "_static")
-    shutil.copy(ROOT / "docs" / "climb.png", source / PICTURE)
+    shutil.copy(ROOT / "docs" / "requests.png", source / PICTURE)
     charts = f"(() => {{{vl_convert.javascript_bundle()}}})();"  # its names would meet the theme's
     (source / "_static" / "charts.js").write_text(charts, encoding="utf-8")
     nocolor()

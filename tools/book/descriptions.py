@@ -1,4 +1,4 @@
-"""What a search engine and a shared link show of a page: its title, its first paragraph, and a picture of the climb."""
+"""What search engines and shared links show of a page: its title, its first paragraph, and a picture of the stages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from docutils import nodes
 from sphinx.application import Sphinx
 
-PICTURE = "_static/climb.png"
+PICTURE = "_static/requests.png"
 LONGEST = 200  # characters; search engines cut what is longer
 
 

@@ -93,7 +93,7 @@ fi
 roseinfer 60 tensorboard --stages s07,engine --model random:gpt2 --no-serve --logdir "$traces"
 race bfloat16-batch-64 --dtype bfloat16 --batch-size 64 --stages "$stages"
 race static-cache --dtype bfloat16 --stages s13 --hf-static
-record 90 climb ladder --batch-size 16 --prompt-len 32 --max-new-tokens 64
+record 90 ladder-tiny ladder --batch-size 16 --prompt-len 32 --max-new-tokens 64
 race float32 --stages "$stages"
 
 [ -z "$failed" ] || { echo "gpu-report: not done:$failed" >&2; exit 1; }
