@@ -24,12 +24,12 @@ def wrong_requests(next_token, requests, answers):
 
 
 # --- 22.3
-from statistics import median
+import statistics
 
 
 def choose(first, second):
-    name = min(first, key=lambda name: median(first[name]))
-    return name, median(second["baseline"]) / median(second[name])
+    name = min(first, key=lambda name: statistics.median(first[name]))
+    return name, statistics.median(second["baseline"]) / statistics.median(second[name])
 
 
 # --- 22.4

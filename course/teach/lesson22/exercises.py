@@ -138,16 +138,19 @@ register(
 # 22.3
 
 Samples = dict[str, Times]
-CHOSEN, AGAIN = "median(first[name])", 'median(second["baseline"]) / median(second[name])'
+CHOSEN, AGAIN = (
+    "statistics.median(first[name])",
+    'statistics.median(second["baseline"]) / statistics.median(second[name])',
+)
 CHOICE_MISTAKES = {
     "name": {
         "the fastest run of many is luck: compare medians": {CHOSEN: "min(first[name])"},
         "one slow run moves a mean as far as it likes: compare medians": {
             CHOSEN: "sum(first[name]) / len(first[name])"
         },
-        "second is there for the score alone: choose by first": {CHOSEN: "median(second[name])"},
+        "second is there for the score alone: choose by first": {CHOSEN: "statistics.median(second[name])"},
         "then no runs are left that know nothing of the choice: choose by first": {
-            CHOSEN: "median(first[name] + second[name])"
+            CHOSEN: "statistics.median(first[name] + second[name])"
         },
         "the baseline takes part: no setting may be better than it": {
             "min(first,": "min((own for own in first if own != 'baseline'),"
@@ -162,7 +165,7 @@ CHOICE_MISTAKES = {
             AGAIN: AGAIN.replace('second["baseline"]', 'first["baseline"]')
         },
         "that is the setting's time over the baseline's: half of the time is a score of 2": {
-            AGAIN: 'median(second[name]) / median(second["baseline"])'
+            AGAIN: 'statistics.median(second[name]) / statistics.median(second["baseline"])'
         },
     },
 }
