@@ -129,6 +129,6 @@ from .views.memory_walk import walk_memory
 from .views.online_softmax import walk_online_softmax
 from .views.rows_picture import draw_rows_built
 from .views.rows_table import table
-from .views.run_charts import draw_gaps, draw_requests, draw_steps
+from .views.run_charts import draw_gaps, draw_requests, draw_slots, draw_steps
 from .views.said import say
 from .views.step_debugger import step_debugger

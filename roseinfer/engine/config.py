@@ -34,7 +34,7 @@ class EngineConfig:
             max_num_seqs if that is more.
         scheduling_policy: the name of one in policies.py, or a Policy.
         enable_prefix_caching: let sequences share full blocks with the same text.
-        enforce_eager: decode without graphs.
+        enforce_eager: start every operation by itself: without graphs on a GPU, without the compiled step on a CPU.
         async_scheduling: launch a step before the tokens of the previous one are read. None: only on a GPU, where it
             should pay.
         speculative: a dict of SpeculativeConfig's fields, such as {"method": "ngram", "num_tokens": 4}; steps then take

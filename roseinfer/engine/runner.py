@@ -34,9 +34,9 @@ Where = tuple[Tensor, Tensor, Tensor, Tensor]  # slot_mapping, query_start, cont
 class Runner:
     """Holds what stays the same from step to step: weights, pool, input buffers, the attention's result, decode graphs.
 
-    enforce_eager: make no graphs, which a GPU has. overlap: steps may be launched while the one before is in flight; a
-    CPU, which would compute them in turn, needs a thread for it. max_num_rows: how many tokens a step chooses at most,
-    None for one of each sequence.
+    enforce_eager: start every operation by itself: without graphs on a GPU, without a whole_step on a CPU. overlap:
+    steps may be launched while the one before is in flight; a CPU, which would compute them in turn, needs a thread for
+    it. max_num_rows: how many tokens a step chooses at most, None for one of each sequence.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Runner:
         self.inputs = BatchBuffers(max_num_seqs, max_num_tokens, max_blocks, max_num_rows, model.device, 1 + overlap)
         self.attention = attention_for(model.device, in_one_launch=True)
         self.attended = torch.empty(max_num_tokens, c.num_heads, c.head_dim, dtype=model.dtype, device=model.device)
-        self.whole = self.whole_step()
+        self.whole = None if enforce_eager else self.whole_step()
         self.fused = fused_step_of(model)
         self.sampler = Sampler(max_num_rows, c.vocab_size, model.device)
         self.logit_changes = LogitChanges(c.eos_token_ids)

@@ -57,7 +57,7 @@ class LLM:
             (if lengths are known), "packed" (the longest prompt that there are free blocks for), or a Policy.
         max_num_batched_tokens: tokens of a step, at least max_num_seqs; longer prompts are split into chunks. A small
             budget keeps a long prompt from delaying requests that decode. None: 1,024, or max_num_seqs if more.
-        enforce_eager: decode without CUDA graphs on a GPU.
+        enforce_eager: start every operation by itself: without graphs on a GPU, without the compiled step on a CPU.
         async_scheduling: launch a step before the tokens of the previous one are read. None: only on a GPU.
         seed: of torch's global generator, from which requests without a seed of their own draw.
         speculative: {"method": "ngram", "num_tokens": 4} guesses tokens from the text, and {"method": "draft_model",

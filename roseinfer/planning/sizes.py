@@ -118,8 +118,9 @@ class EngineSizes(HasFacts):
             rearrange(model, layout)
         num_in_layout = num_weights - sum(p.numel() for p in model.parameters())
         layout_bytes = sum(module.nbytes for module in model.modules() if isinstance(module, MatrixInTiles))
+        addresses = 0 if config.enforce_eager else address_bytes(model)
         draft = cls._of_draft(config, shape)
-        return cls(config, shape, num_weights, num_in_layout, layout_bytes, address_bytes(model), draft)
+        return cls(config, shape, num_weights, num_in_layout, layout_bytes, addresses, draft)
 
     @classmethod
     def _of_draft(cls, config: PlannedEngine, shape: ModelConfig) -> EngineSizes | None:

@@ -39,9 +39,8 @@ def widened(model: Model) -> Model:
 def pair(model: Model, quantization: str | None = None) -> tuple[Engine, Engine]:
     """The same prepared model twice: in one call, and module by module."""
     prepared = prepared_copy(model, quantization)
-    whole, modules = (engine_of(prepared, max_num_batched_tokens=16) for _ in range(2))
-    assert whole.runner.whole is not None
-    modules.runner.whole = None
+    whole, modules = (engine_of(prepared, max_num_batched_tokens=16, enforce_eager=eager) for eager in (False, True))
+    assert whole.runner.whole is not None and modules.runner.whole is None
     return whole, modules
 
 

@@ -15,9 +15,9 @@ from roseinfer.sequence import SamplingParams, Sequence
 from ..exercises.as_solved import as_solved
 from ..exercises.drawn import Comparison, draw, inputs
 from ..exercises.exercise import exercise, register
-from ..exercises.policy_keys import require_keys
 from ..exercises.wrong import Wrong
 from .policy_checks import require_check, require_gain, require_rounds
+from .policy_keys import require_keys
 
 # 17.1
 

@@ -1,4 +1,4 @@
-"""race_orders: scheduling policies on the same requests, in the simulator and on real engines, pool by pool."""
+"""race_orders: scheduling policies on the same requests, in the simulator and on real engines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ..measure.progress_bar import progress_bar
 
 RUNS = 5
 TARGET = 0.15  # of a simulation: how far its seconds may be off, either way
-EXACT = ["pool", "policy", "steps", "rows a step", "preempted", "prompt tokens computed"]
+EXACT = ["policy", "steps", "rows a step", "preempted", "prompt tokens computed"]
 FORMATS = {"rows a step": "{:.1f}", "simulated s": "{:.3f}", "real s": "{:.3f}", "mean latency s": "{:.3f}"}
 
 Policies = Mapping[str, str | Callable[[], Policy]]  # by the name in the table; a class makes one policy per engine
@@ -49,35 +49,33 @@ def step_cost(model: Model, max_num_seqs: int, block_size: int) -> FittedCost:
 
 def race_orders(
     model: Model,
-    pools: Mapping[str, EngineSetting],
+    setting: EngineSetting,
     arrivals: Sequence[Arrival],
     policies: Policies,
     cost: Cost,
     clock: Clock = perf_counter,
 ) -> Table:
-    """Make one row per pool and policy, and compare each policy with the first.
+    """Make one row per policy, and compare each with the first.
 
     The engines are warm. Each run has new prompts, so that none is in the prefix cache.
     """
+    with progress_bar("runs of the engine", len(policies) * RUNS) as done:
+        settings = {name: replace(setting, scheduling_policy=made(policy)) for name, policy in policies.items()}
+        seeds = {name: count() for name in policies}
+        engines = {name: real_engine(model, own) for name, own in settings.items()}
+
+        def run(name: str) -> RealRun:
+            result = real_run(engines[name], list(arrivals), next(seeds[name]), clock)
+            done()
+            return result
+
+        taken = interleaved({name: partial(run, name) for name in policies}, RUNS)
+    speeds = {name: [1 / run.seconds for run in runs] for name, runs in taken.items()}
+    first = next(iter(policies))
     rows: list[dict[str, Any]] = []
-    with progress_bar("runs of the engine", len(pools) * len(policies) * RUNS) as done:
-        for pool, setting in pools.items():
-            settings = {name: replace(setting, scheduling_policy=made(policy)) for name, policy in policies.items()}
-            seeds = {name: count() for name in policies}
-            engines = {name: real_engine(model, own) for name, own in settings.items()}
-
-            def run(name: str, engines: Any = engines, seeds: Any = seeds) -> RealRun:
-                result = real_run(engines[name], list(arrivals), next(seeds[name]), clock)
-                done()
-                return result
-
-            taken = interleaved({name: partial(run, name) for name in policies}, RUNS)
-            speeds = {name: [1 / run.seconds for run in runs] for name, runs in taken.items()}
-            first = next(iter(policies))
-            for name, own in settings.items():
-                rows.append({"pool": pool, "policy": name} | _simulated(own, arrivals, cost))
-                rows[-1] |= _real(taken[name])
-                rows[-1]["against the first"] = "" if name == first else verdict(speeds[first], speeds[name])
+    for name, own in settings.items():
+        rows.append({"policy": name} | _simulated(own, arrivals, cost) | _real(taken[name]))
+        rows[-1]["against the first"] = "" if name == first else verdict(speeds[first], speeds[name])
     note = f"real: the median of {RUNS} interleaved runs, on engines that are warm. {explanation(RUNS)}"
     return Table(
         pd.DataFrame(rows),

@@ -12,8 +12,8 @@ from roseinfer.simulator import EngineSetting
 from roseinfer.simulator.metrics import request_times
 
 from ..exercises.drawn import draw, inputs, require_all
-from ..exercises.policy_keys import request
 from ..exercises.wrong import Wrong
+from .policy_keys import request
 from .simulated_run import simulate
 
 SETTING = EngineSetting(num_blocks=512, block_size=16, max_num_seqs=8, max_model_len=512, enable_prefix_caching=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from course.display.board import EDGE, Board, Cell, Frame, Panel
 from roseinfer.arguments import counted
@@ -14,13 +15,15 @@ KINDS = {PRODUCT: PALETTE[0], ATTENTION: PALETTE[2], OTHER: PALETTE[4]}
 HOST, KERNEL = "the host, before and after", "one function"
 COLOURS = {**KINDS, KERNEL: PALETTE[3], HOST: EDGE}
 LEGEND = [Cell(0, 0, name, colour) for name, colour in COLOURS.items()]
+MOMENTS, PLAYED_MS = 24, 250  # of the longer step while it plays, and how long each is shown
 
 
 def draw_melting(before: OperationTimes, after: OperationTimes) -> Board:
     """Draw a decode step of two stages on one scale of time, as time_operations has measured them.
 
-    The second step is one function. Grey is what the host does around the operations. Raises ValueError unless the
-    second has one operation, and both have as many sequences.
+    The first frame has all of both, and then they play side by side, from their beginning. The second step is one
+    function. Grey is what the host does around the operations. Raises ValueError unless the second has one operation,
+    and both have as many sequences.
     """
     if len(after.operations) != 1:
         raise ValueError(f"after must be a step of one operation, got {len(after.operations)} of {after.stage}")
@@ -35,8 +38,18 @@ def draw_melting(before: OperationTimes, after: OperationTimes) -> Board:
     )
     times = "; ".join(f"{each.stage} {each.step_us:,.0f} µs, {_host(each):,.0f} of them the host" for each in steps)
     cells = [cell for row, each in enumerate(steps) for cell in _boxes(row, each, len(each.operations) == 1)]
-    panel = Panel(cells, times, [each.stage for each in steps], unit="µs", cell=(1, 40))
-    return Board([Frame([panel])], text, legend=LEGEND, alt=f"{text}\n{times}")
+    names, end = [each.stage for each in steps], max(cell.column + cell.width for cell in cells)
+    moments = [end, *(end * moment / MOMENTS for moment in range(1, MOMENTS + 1))]
+    frames = [
+        Frame([Panel(_until(cells, now), times, names, unit="µs", cell=(1, 40), room=(end, 2))], f"after {now:,.0f} µs")
+        for now in moments
+    ]
+    return Board(frames, text, label="moment", shown=0, legend=LEGEND, frame_ms=PLAYED_MS, alt=f"{text}\n{times}")
+
+
+def _until(cells: list[Cell], now: float) -> list[Cell]:
+    """Cut what has not happened yet."""
+    return [replace(cell, width=min(cell.width, now - cell.column)) for cell in cells if cell.column < now]
 
 
 def _host(times: OperationTimes) -> float:
@@ -45,7 +58,7 @@ def _host(times: OperationTimes) -> float:
 
 
 def _boxes(row: int, times: OperationTimes, is_kernel: bool) -> Iterator[Cell]:
-    """Draw the host's part of a step, then each operation. Gaps between operations are left empty."""
+    """List the host's part of a step, then each operation. Gaps between operations are left empty."""
     host = _host(times)
     yield _box(row, 0, host, COLOURS[HOST], HOST)
     for each in times.operations:

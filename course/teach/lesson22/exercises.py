@@ -1,4 +1,4 @@
-"""Checkers of lesson 22: a score, a judge, a policy counted in steps, and an entry that is run."""
+"""Checkers of lesson 22: a score, a judge, a choice among settings, and an entry that is run."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from course.contest import Policy, Workload, first_entry
+from course.contest import Workload, first_entry
 from course.contest.workload import Length
 
 from ..exercises.as_solved import as_solved, as_solved_by_name
 from ..exercises.drawn import Comparison, draw, inputs
 from ..exercises.exercise import exercise, register
-from ..exercises.policy_keys import request, require_keys
 from ..exercises.wrong import Wrong
 from .contest_cell import as_file
-from .step_counts import BrokenRule, count_steps
 from .trial_run import mistake_of
 
 # 22.1
@@ -139,35 +137,53 @@ register(
 
 # 22.3
 
-GAIN = 0.1  # of the steps of first come, first served
-DRAWN = (1, 2, 5, 8)  # runs on which the order of arrival is no good one by chance
+Samples = dict[str, Times]
+CHOSEN, AGAIN = (
+    "statistics.median(first[name])",
+    'statistics.median(second["baseline"]) / statistics.median(second[name])',
+)
+CHOICE_MISTAKES = {
+    "name": {
+        "the fastest run of many is luck: compare medians": {CHOSEN: "min(first[name])"},
+        "one slow run moves a mean as far as it likes: compare medians": {
+            CHOSEN: "sum(first[name]) / len(first[name])"
+        },
+        "second is there for the score alone: choose by first": {CHOSEN: "statistics.median(second[name])"},
+        "then no runs are left that know nothing of the choice: choose by first": {
+            CHOSEN: "statistics.median(first[name] + second[name])"
+        },
+        "the baseline takes part: no setting may be better than it": {
+            "min(first,": "min((own for own in first if own != 'baseline'),"
+        },
+        "the smallest time is the best": {"min(first,": "max(first,"},
+    },
+    "score": {
+        "these are the runs by which it was chosen, so its luck is in the score: take those of second": {
+            AGAIN: AGAIN.replace("second", "first")
+        },
+        "the machine was another one that day: compare with the baseline of second": {
+            AGAIN: AGAIN.replace('second["baseline"]', 'first["baseline"]')
+        },
+        "that is the setting's time over the baseline's: half of the time is a score of 2": {
+            AGAIN: 'statistics.median(second[name]) / statistics.median(second["baseline"])'
+        },
+    },
+}
 
 
-@exercise("22.3")
-def fewer_steps(answer: type[Policy]) -> None:
-    require_keys(answer)
-    for seed in DRAWN:
-        first_come, found = count_steps("fcfs", seed), _steps_with(answer, seed)
-        if found > (1 - GAIN) * first_come:
-            raise Wrong(
-                f"run {seed}: {found} steps, expected at most {int((1 - GAIN) * first_come)}; first come, first "
-                f"served takes {first_come}{_why_not_fewer(answer)}"
-            )
+def _draw_samples(rng: Random) -> tuple[Samples, Samples]:
+    """Draw two measurements of the same settings, in another order and with another number of runs."""
+    names = ["baseline", *rng.sample("abcdef", rng.randint(1, 5))]
+
+    def measured(number: int) -> Samples:
+        order = rng.sample(names, len(names))
+        return {name: [rng.randint(4, 12) / 4 for _ in range(number)] for name in order}
+
+    return measured(rng.randint(1, 5)), measured(rng.randint(1, 5))
 
 
-def _steps_with(answer: type[Policy], seed: int) -> int:
-    try:
-        return count_steps(answer(), seed)
-    except BrokenRule as error:
-        raise Wrong(f"run {seed}: {error}") from None
-
-
-def _why_not_fewer(policy: type[Policy]) -> str:
-    short, long = (policy().key(request(5, max_tokens)) for max_tokens in (3, 60))
-    if short < long:
-        return ": the longest outputs begin last, and run on alone at the end"
-    return ": key does not tell long outputs from short ones" if short == long else ""
-
+SAMPLES = draw(_draw_samples, 120)
+register("22.3", Comparison(SAMPLES, as_solved_by_name("22.3", CHOICE_MISTAKES), inputs("first", "second")))
 
 # 22.4
 

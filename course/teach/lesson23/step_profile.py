@@ -16,6 +16,7 @@ from roseinfer.bench.decode_step import profiled, short_name
 from roseinfer.bench.provenance import short_commit
 from roseinfer.display.chart import PAGE_WIDTH, Chart, csv_data
 from roseinfer.display.figure import PALETTE
+from roseinfer.hardware import device_name
 from roseinfer.models import load_model
 from roseinfer.paths import DATA
 from roseinfer.profiling import decode_floor, measure_machine
@@ -35,14 +36,19 @@ US = 1e6
 class StepKernels:
     """Kernels of one replay of a decode step.
 
-    where: the device, and the commit of a recorded one. kernels: name, how many, and their microseconds together.
-    bytes_us: what reading the step's bytes alone takes there.
+    device: its name. kernels: name, how many, and their microseconds together. bytes_us: what reading the step's bytes
+    alone takes there. commit: of a recorded one, "" for one that is measured here.
     """
 
-    where: str
+    device: str
     kernels: tuple[tuple[str, int, float], ...]
     step_us: float
     bytes_us: float
+    commit: str = ""
+
+    @property
+    def where(self) -> str:
+        return f"{self.device}, commit {self.commit}" if self.commit else self.device
 
     @property
     def launches(self) -> int:
@@ -80,11 +86,21 @@ def recorded_step(
     """Chart the kernels of a decode step of the engine, as a GPU report recorded them.
 
     launches: which of the recorded runs, of one model and batch size, is shown: the one with the most launches, from
-    before the engine fused its products, or with the fewest. Raises ValueError for a file that has no such steps.
+    before the engine fused its products, or with the fewest, on this machine's GPU if it was recorded there. Raises
+    ValueError for a file that has no such steps.
     """
     what = f"kernels of the engine's decode step, {spec}, {counted(batch_size, 'sequence')}, the {launches} launches"
-    steps = sorted(recorded(spec, batch_size, folder), key=lambda step: step.launches, reverse=launches == "most")
-    return Recorded(what, [card_of(step) for step in steps[:1]])
+    here = this_gpu()
+
+    def place(step: StepKernels) -> tuple[bool, int]:
+        return (False, -step.launches) if launches == "most" else (step.device != here, step.launches)
+
+    return Recorded(what, [card_of(step) for step in sorted(recorded(spec, batch_size, folder), key=place)[:1]])
+
+
+def this_gpu() -> str | None:
+    """Return the name of this machine's GPU, None without one."""
+    return device_name("cuda") if torch.cuda.is_available() else None
 
 
 def recorded(spec: str, batch_size: int, folder: Path) -> Iterator[StepKernels]:
@@ -98,9 +114,9 @@ def recorded(spec: str, batch_size: int, folder: Path) -> Iterator[StepKernels]:
                     (short_name(k["name"]), k["count"], US * k["seconds"]) for k in row["kernels"] if k["seconds"]
                 ]
                 if kernels:
-                    where = f"{run['device']}, commit {short_commit(run['commit'])}"
                     step_us, reading = US * row["seconds"], US * row["bytes_seconds"]
-                    yield StepKernels(where, longest_first(kernels), step_us, reading)
+                    commit = short_commit(run["commit"])
+                    yield StepKernels(run["device"], longest_first(kernels), step_us, reading, commit)
         except (KeyError, TypeError, ValueError) as error:
             name = path.relative_to(folder).as_posix()
             raise ValueError(f"data/{name} is no result as `roseinfer bench step` writes it: {error!r}") from error

@@ -13,7 +13,7 @@ from ..measure.request_run import DECODE, PROMPT, RECOMPUTED, Run
 if TYPE_CHECKING:
     import altair
 
-WAITING, STALLED, PREEMPTED = "waiting", "stalled", "preempted"
+WAITING, STALLED, PREEMPTED, EMPTY = "waiting", "stalled", "preempted", "empty slot"
 COLOURS = {
     WAITING: "#BBBBBB",
     PROMPT: "#E69F00",
@@ -21,11 +21,13 @@ COLOURS = {
     STALLED: "#56B4E9",
     PREEMPTED: "#CC79A7",
     RECOMPUTED: "#D55E00",
+    EMPTY: "#BBBBBB",
 }
 COMPUTED = (DECODE, RECOMPUTED, PROMPT)  # from the bottom of a step's bar up
 WIDTH = PAGE_WIDTH - 110
 LANES_HEIGHT = 320  # of a run's requests at most
 LANE = 16  # of a request, if there are few
+SLOT = 22
 STEPS_HEIGHT = 120
 DIGITS = 6
 TIME = {"steps": "step", "model": "time of the clock", "seconds": "seconds"}  # of an axis, by a run's clock
@@ -94,6 +96,57 @@ def draw_requests(*runs: Run) -> Chart:
         thin = base.transform_filter({"not": is_computed}).mark_bar(height=0.3 * lane)
         panels.append((thin + thick).properties(width=WIDTH, height=lane * len(run.requests), title=run.name))
     return Chart(_stacked(panels), "\n".join(f"{run.name}: {_requests_text(run)}" for run in runs))
+
+
+def slots_of(run: Run) -> list[list[Span]]:
+    """List what is in each slot from the run's beginning to its end: requests, and times in which it is empty.
+
+    A request takes the first free slot with its prompt, and keeps it until its last token.
+    """
+    slots: list[list[Span]] = []
+    stays = [[span for span in spans_of(run, request) if span.kind != WAITING] for request in range(len(run.requests))]
+    for spans in sorted(stays, key=lambda spans: spans[0].begin):
+        own = next((slot for slot in slots if slot[-1].end <= spans[0].begin), None)
+        if own is None:
+            slots.append(own := [])
+        own += [*_gap(own, spans[0].begin), *spans]
+    return [[*slot, *_gap(slot, run.end)] for slot in slots]
+
+
+def _gap(slot: list[Span], end: float) -> list[Span]:
+    """Return the time for which a slot is empty until `end`, as one span, or none."""
+    begin = slot[-1].end if slot else 0
+    return [Span(-1, EMPTY, begin, end, 0)] if begin < end else []
+
+
+def draw_slots(*runs: Run) -> Chart:
+    """Chart a line per slot: its requests, by their numbers, and where it stays empty (thin)."""
+    import altair as alt
+    import pandas as pd
+
+    require_runs(runs)
+    kinds = [kind for kind in COLOURS if kind == EMPTY or kind != WAITING and _shown(runs, kind)]
+    panels = []
+    for place, run in enumerate(runs):
+        rows = [(number, *span) for number, slot in enumerate(slots_of(run)) for span in slot]
+        frame = pd.DataFrame(rows, columns=["slot", *Span._fields]).round(DIGITS)
+        frame["middle"] = (frame["begin"] + frame["end"]) / 2
+        base = alt.Chart(csv_data(frame)).encode(
+            y=alt.Y("slot:O", title="slot"), tooltip=["request:O", "kind:N", "begin:Q", "end:Q", "tokens:Q"]
+        )
+        bars = base.encode(
+            x=_time(runs, "begin", place == len(runs) - 1),
+            x2="end:Q",
+            color=span_colours(kinds),
+        )
+        is_computed = alt.FieldOneOfPredicate(field="kind", oneOf=list(COMPUTED))
+        thick = bars.transform_filter(is_computed).mark_bar(height=0.8 * SLOT, stroke=SEAM, strokeWidth=0.5)
+        thin = bars.transform_filter({"not": is_computed}).mark_bar(height=0.3 * SLOT)
+        has_room = f"datum.kind == '{DECODE}' && {WIDTH} * (datum.end - datum.begin) > {2 * SLOT * _end(runs)}"
+        names = base.transform_filter(has_room).mark_text(color="white").encode(x="middle:Q", text="request:N")
+        height = SLOT * len(slots_of(run))
+        panels.append((thin + thick + names).properties(width=WIDTH, height=height, title=run.name))
+    return Chart(_stacked(panels), "\n".join(f"{run.name}: {_slots_text(run)}" for run in runs))
 
 
 def draw_steps(*runs: Run) -> Chart:
@@ -182,7 +235,11 @@ def _time(runs: tuple[Run, ...], column: str, with_title: bool) -> altair.X:
     import altair as alt
 
     title = TIME[runs[0].clock] if with_title else None
-    return alt.X(f"{column}:Q", title=title, scale=alt.Scale(domain=[0, max(run.end for run in runs)], nice=False))
+    return alt.X(f"{column}:Q", title=title, scale=alt.Scale(domain=[0, _end(runs)], nice=False))
+
+
+def _end(runs: tuple[Run, ...]) -> float:
+    return max(run.end for run in runs)
 
 
 def span_colours(kinds: list[str]) -> altair.Color:
@@ -214,6 +271,15 @@ def _requests_text(run: Run) -> str:
     spans = [span for request in range(len(run.requests)) for span in spans_of(run, request)]
     idle = sum(span.end - span.begin for span in spans if not span.tokens)
     return f"{made} by time {run.end}, {idle} spent waiting or stalled, {run.num_preemptions} preemptions"
+
+
+def _slots_text(run: Run) -> str:
+    slots = slots_of(run)
+    if run.clock == "seconds":
+        return f"{len(run.requests)} requests{cold_text(run)}"
+    empty = sum(span.end - span.begin for slot in slots for span in slot if span.kind == EMPTY)
+    told = f"{len(run.requests)} requests in {len(slots)} slots by time {run.end}"
+    return f"{told}, and {empty / run.end / len(slots):.0%} of the slots' time empty"
 
 
 def cold_text(run: Run) -> str:

@@ -10,6 +10,7 @@ from oracles import small_model
 from PIL import Image
 
 from course import teach
+from course.teach.views.run_charts import EMPTY, slots_of
 from roseinfer.arrivals import at_once
 from roseinfer.bench.online import online
 from roseinfer.bench.settings import Online
@@ -17,7 +18,7 @@ from roseinfer.display.chart import VEGA_LITE
 from stages import Graphs, TokenBudget
 
 ARRIVALS = [(0, 6, 9), (0, 20, 3), (1, 9, 4), (2, 3, 6)]
-VIEWS = ("draw_requests", "draw_steps", "draw_gaps")
+VIEWS = ("draw_requests", "draw_slots", "draw_steps", "draw_gaps")
 PAGE = 880  # pixels
 
 
@@ -46,6 +47,11 @@ def runs():
             "generate's loop: 4 requests, 22 tokens by time 12, 10 spent waiting or stalled, 0 preemptions",
         ),
         (
+            "draw_slots",
+            "s14_token_budget, budget 8: 4 requests in 2 slots by time 21, and 19% of the slots' time empty\n"
+            "generate's loop: 4 requests in 3 slots by time 12, and 25% of the slots' time empty",
+        ),
+        (
             "draw_steps",
             "s14_token_budget, budget 8: 21 steps, 18 decode, 16 recomputed, 38 prompt, at most 8 in one\n"
             "generate's loop: 12 steps, 18 decode, 38 prompt, at most 20 in one",
@@ -59,6 +65,15 @@ def runs():
 )
 def test_in_steps_a_picture_says_exact_facts(runs, view, text):
     assert repr(getattr(teach, view)(*runs)) == text
+
+
+def test_a_static_batch_leaves_slots_empty_until_its_longest_request_ends():
+    model = small_model()
+    loop = teach.StaticBatches(Graphs(model, num_blocks=32, block_size=4, max_num_seqs=2))
+    run = teach.record_run(loop, teach.work(model, [(0, 3, 8), (0, 3, 3), (1, 3, 2)]))
+    first, second = slots_of(run)
+    assert [(span.request, span.begin, span.end) for span in first if span.kind != EMPTY][-1] == (2, 10, 11)
+    assert [(span.begin, span.end) for span in second if span.kind == EMPTY] == [(0, 1), (4, 11)]
 
 
 def test_what_a_step_has_of_each_kind_is_stacked(runs):
@@ -136,6 +151,7 @@ def test_all_at_once_is_the_same_run_by_any_clock():
 
 TIMED = {
     "draw_requests": "4 requests, 22 tokens",
+    "draw_slots": "4 requests",
     "draw_gaps": "18 gaps between tokens",
     "draw_steps": "of prompts among them",
     "draw_first_tokens": "first tokens of 4 requests",

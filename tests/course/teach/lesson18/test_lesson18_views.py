@@ -54,6 +54,7 @@ def test_the_picture_has_a_box_for_each_operation_and_one_for_the_function(times
     ]  # fmt: skip
     cells = picture.frames[0].panels[0].cells
     assert len(cells) == sum(1 + len(each.operations) for each in times)
+    assert picture.frames[-1] == picture.frames[0] and len(picture.frames[1].panels[0].cells) < len(cells)
 
 
 def test_only_steps_of_one_batch_size_melt_and_only_into_one(times, model):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from random import random
 
 import numpy as np
 import pytest
@@ -11,9 +10,9 @@ from wrong_answers import right_answers, wrong_answers
 
 from course.contest import first_entry
 from course.teach.exercises.solutions import solution
-from course.teach.lesson22 import exercises, step_counts
+from course.teach.lesson22 import exercises
 from course.teach.lesson22.step_counts import count_steps
-from roseinfer.engine.policies import FirstCome, LongestOutput, Packed, Policy
+from roseinfer.engine.policies import FirstCome
 from roseinfer.engine.scheduler import Scheduler
 
 # 22.1
@@ -96,90 +95,43 @@ test_right_judges = right_answers("22.2", {"one token after the other": by_teach
 # 22.3
 
 
-def changing(change):
-    """A policy that changes every sequence that it sees."""
-
-    class Changing(Policy):
-        def key(self, seq):
-            change(seq)
-            return 0
-
-    return Changing
-
-
-def drops_the_others(self, waiting, room):
-    del waiting[1:]
-    return 0
-
-
-class AddsTokens(Policy):
-    """Writes tokens into sequences that run, so that fewer are left for steps."""
-
-    def __init__(self):
-        self.seqs = []
-
-    def key(self, seq):
-        self.seqs.append(seq)
-        return 0
-
-    def pick(self, waiting, room):
-        for seq in self.seqs:
-            if 0 < len(seq.output_ids) < seq.params.max_tokens - 2:
-                seq.token_ids.append(0)
-        return 0
-
-
-test_wrong_policies = wrong_answers(
+test_wrong_choices = wrong_answers(
     "22.3",
     {
-        "an object": (FirstCome(), "expected a subclass of Policy, got <"),
-        "first come": (FirstCome, ": key does not tell long outputs from short ones"),
-        "the longest that fits": (Packed, "served takes "),
-        "shortest outputs": (
-            type("Short", (Policy,), {"key": lambda self, seq: seq.max_len - len(seq)}),
-            ": the longest outputs begin last, and run on alone at the end",
+        "the runs by which it was chosen": (
+            solution("22.3", {"second[": "first["}),
+            "these are the runs by which it was chosen, so its luck is in the score",
         ),
-        "the engine's own": (LongestOutput, "it is the library's own: `roseinfer.engine.policies.LongestOutput`"),
-        "text": (
-            type("Text", (Policy,), {"key": lambda self, seq: f"{1000 - seq.params.max_tokens:04}"}),
-            "key(seq) returns '0960', expected a number or a tuple of numbers",
+        "all runs": (
+            solution("22.3", {"median(first[name])": "median(first[name] + second[name])"}),
+            "then no runs are left that know nothing of the choice",
         ),
-        "another key later": (
-            type("Drawn", (Policy,), {"key": lambda self, seq: random() - seq.params.max_tokens}),
-            "for the same sequence later: the queue is sorted only once",
+        "without the baseline": (
+            lambda first, second: solution("22.3")({n: t for n, t in first.items() if n != "baseline"}, second),
+            "the baseline takes part",
         ),
-        "one token of each": (
-            changing(lambda seq: object.__setattr__(seq.params, "max_tokens", 1)),
-            "key(seq) changes the sequence: a policy only reads it",
-        ),
-        "tokens of its own": (AddsTokens, "tokens: a policy only reads sequences"),
-        "requests that are dropped": (
-            type("Drops", (Policy,), {"key": lambda self, seq: 0, "pick": drops_the_others}),
-            "ends with 0 of its",
-        ),
-    },
-)
-test_right_policies = right_answers(
-    "22.3",
-    {
-        "halves": type("Half", (Policy,), {"key": lambda self, seq: 0 if seq.params.max_tokens >= 24 else 1}),
-        "as a tuple": type(
-            "Pair", (Policy,), {"key": lambda self, seq: (-seq.params.max_tokens, seq.num_prompt_tokens)}
+        "the name alone": (lambda first, second: min(first), "expected (name, score)"),
+        "the score of every setting": (
+            lambda first, second: (solution("22.3")(first, second)[0], {name: 1.0 for name in first}),
+            "score: expected a number, got dict",
         ),
     },
 )
 
 
-def test_the_drawn_runs_leave_something_to_gain():
-    for seed in exercises.DRAWN:
-        assert count_steps(LongestOutput(), seed) == 88
+def by_numpy_medians(first, second):
+    names = list(first)
+    chosen = names[int(np.argmin([np.median(first[name]) for name in names]))]
+    return [chosen, np.median(second["baseline"]) / np.median(second[chosen])]
+
+
+test_right_choices = right_answers("22.3", {"NumPy": by_numpy_medians})
+
+
+def test_fewer_steps_with_the_longest_output_first():
+    for seed in (1, 2, 5, 8):
+        assert count_steps("longest_output", seed) == 88
         assert count_steps("fcfs", seed) >= 100
-
-
-def test_a_count_with_more_places_than_the_contest_has_is_refused(monkeypatch):
-    monkeypatch.setattr(step_counts, "ROOM", {**step_counts.ROOM, "max_num_seqs": 24})
-    with pytest.raises(ValueError, match="step 0 runs 16 requests at a time, allowed: 8"):
-        count_steps("fcfs", 1)
 
 
 # 22.4

@@ -9,6 +9,7 @@ import torch
 from oracles import small_model
 
 from course import teach
+from course.teach.lesson23 import step_profile
 from course.teach.lesson23.step_profile import chart_of, recorded
 from stages import FewLaunches, Graphs
 
@@ -56,6 +57,14 @@ def test_the_run_with_the_most_or_the_fewest_launches_is_shown(tmp_path):
             shown.cards
         )
         assert device not in repr(shown), "another report changes no recorded output"
+
+
+def test_the_fewest_launches_are_those_of_this_machines_gpu_where_it_was_recorded(tmp_path, monkeypatch):
+    for name, launches in (("old", 168), ("new", 67), ("mine", 70)):
+        run(tmp_path, name, f"card of {name}", launches)
+    monkeypatch.setattr(step_profile, "this_gpu", lambda: "card of mine")
+    for which, launches in (("most", 168), ("fewest", 70)):
+        assert f"{launches} launches" in str(teach.recorded_step("random:gpt2", 8, which, tmp_path).cards)
 
 
 def test_kernels_come_longest_first_with_the_time_of_one(tmp_path):

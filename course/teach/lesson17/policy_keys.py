@@ -9,7 +9,7 @@ from typing import Any
 from roseinfer.engine.policies import Policy
 from roseinfer.sequence import SamplingParams, Sequence
 
-from .wrong import Wrong
+from ..exercises.wrong import Wrong
 
 
 def request(prompt_len: int, max_tokens: int, made: int = 0) -> Sequence:
