@@ -99,7 +99,7 @@ from .lessona1.rotation_chart import draw_rotations
 from .lessona2.read_runs import trace_reads
 from .lessona2.reads_picture import walk_reads
 from .lessona2.self_time_picture import walk_self_time
-from .lessona3.program_times import time_programs
+from .lessona3.compiled_product import compile_product
 from .lessona3.rung_picture import draw_rung
 from .lessona3.rung_record import record_rung
 from .measure.compare_shapes import compare_shapes, sql
