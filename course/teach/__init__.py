@@ -96,6 +96,7 @@ from .lessona1.hidden_states import prove_hidden_states
 from .lessona1.layer_picture import walk_layer
 from .lessona1.recorded_heads import record_heads
 from .lessona1.rotation_chart import draw_rotations
+from .lessona2.click_timeline import click_timeline
 from .lessona2.read_runs import trace_reads
 from .lessona2.reads_picture import walk_reads
 from .lessona2.self_time_picture import walk_self_time
