@@ -97,11 +97,11 @@ SELF_MISTAKES = {
 SELF_EDGES = [
     [op("linear", 0, 9), op("cat", 2, 5)],
     [op("cat", 0, 9), op("cat", 2, 5)],
-    [op(f"op_{depth}", depth, 20 - depth) for depth in range(8)],
 ]
 SELF_DRAWN = draw(lambda rng: ([event for event in draw_host(rng) if event.tid == 1],), 60)
 register(
-    "a2.3", Comparison([([],), *((each,) for each in SELF_EDGES), *SELF_DRAWN], as_solved("a2.3", SELF_MISTAKES), described)
+    "a2.3",
+    Comparison([([],), *((each,) for each in SELF_EDGES), *SELF_DRAWN], as_solved("a2.3", SELF_MISTAKES), described),
 )
 
 

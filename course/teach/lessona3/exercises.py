@@ -273,7 +273,7 @@ register_rung(
             "+ column[None, :]\n        x_tile": "+ (column % COLUMNS)[None, :]\n        x_tile"
         },
         "w is read as if it were transposed: its element (k, c) lies at k * num_columns + c": {
-            "w_at = inner[:, None] * num_columns + column[None, :]": "w_at = column[None, :] * num_inner + inner[:, None]"
+            "inner[:, None] * num_columns + column[None, :]": "column[None, :] * num_inner + inner[:, None]"
         },
     },
     lambda rows, columns, inner: f"x [{rows}, {inner}] @ w [{inner}, {columns}], tiles of 16",

@@ -198,7 +198,8 @@ def test_solutions_compile_for_gpus(tmp_path):
 import sys; sys.path.insert(0, {str(tmp_path)!r})
 import solved
 from roseinfer.kernels.aot import ARCHITECTURES, compile_for
-pointers = dict.fromkeys(("out", "x", "w", "q", "k_cache", "v_cache"), "*fp32") | {{"block_table": "*i32", "scale": "fp32"}}
+pointers = dict.fromkeys(("out", "x", "w", "q", "k_cache", "v_cache"), "*fp32")
+pointers |= {{"block_table": "*i32", "scale": "fp32"}}
 for name, shape in {list(COMPILED.values())!r}:
     kernel = getattr(solved, name)
     types = {{name: pointers.get(name, "i32") for name in kernel.arg_names}}
