@@ -40,6 +40,7 @@ from .lesson11.flat_batch_picture import draw_flat_batch
 from .lesson12.held_out import held_out_texts
 from .lesson12.layer_errors import layer_errors
 from .lesson12.layouts import time_layouts, time_matrices
+from .lesson12.real_price import real_price
 from .lesson12.rounding_grid import walk_rounding
 from .lesson12.text_price import largest_over_median, round_inputs, round_weights, text_price
 from .lesson12.weight_order import draw_weight_order

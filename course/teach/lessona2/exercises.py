@@ -85,7 +85,7 @@ TAKEN = "times[open_events[-1].name] -= event.dur"
 SELF_MISTAKES = {
     "that is inclusive time: subtract the events directly inside": {TAKEN: "pass"},
     "an event inside an inner one is in that one's time already, and you subtract it again": {
-        f"if open_events:\n            {TAKEN}": "for around in open_events:\n            times[around.name] -= event.dur"
+        f"if open_events:\n            {TAKEN}": "for each in open_events:\n            times[each.name] -= event.dur"
     },
     "you take the time from the outermost event around it, and the innermost is asked for": {
         TAKEN: "times[open_events[0].name] -= event.dur"
