@@ -53,6 +53,6 @@ def token_costs(llm: LLM, texts: Sequence[str]) -> list[float]:
     return [
         -logprob.logprob
         for each in scored
-        for chosen in each.prompt_logprobs[1:]
-        for logprob in chosen.values()
+        for chosen in (each.prompt_logprobs or [])[1:]
+        for logprob in (chosen or {}).values()
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from random import Random
 
-from ..exercises.as_solved import as_solved, as_solved_by_name
+from ..exercises.as_solved import Mistake, as_solved, as_solved_by_name
 from ..exercises.drawn import Comparison, draw, part
 from ..exercises.exercise import register
 from ..exercises.solutions import solution
@@ -121,7 +121,7 @@ LATEST = "max(busy_until, piece.end)"
 ENDED = "the piece before it may have ended while a longer one still runs: keep the latest end of all before"
 STREAMS = "while one stream waits, another one may work: look at all streams together"
 BEGIN = "the time before the first piece is not a gap"
-IDLE_MISTAKES = {
+IDLE_MISTAKES: dict[str, dict[str, Mistake]] = {
     "gaps": {
         ENDED: {LATEST: "piece.end"},
         STREAMS: part(_each_stream_alone, 0),
