@@ -39,6 +39,7 @@ from .lesson11.flat_batch_picture import draw_flat_batch
 from .lesson12.held_out import held_out_texts
 from .lesson12.layer_errors import layer_errors
 from .lesson12.layouts import time_layouts, time_matrices
+from .lesson12.real_price import real_price
 from .lesson12.rounding_grid import walk_rounding
 from .lesson12.text_price import largest_over_median, round_inputs, round_weights, text_price
 from .lesson12.weight_order import draw_weight_order
@@ -95,10 +96,11 @@ from .lessona1.hidden_states import prove_hidden_states
 from .lessona1.layer_picture import walk_layer
 from .lessona1.recorded_heads import record_heads
 from .lessona1.rotation_chart import draw_rotations
+from .lessona2.click_timeline import click_timeline
 from .lessona2.read_runs import trace_reads
 from .lessona2.reads_picture import walk_reads
 from .lessona2.self_time_picture import walk_self_time
-from .lessona3.program_times import time_programs
+from .lessona3.compiled_product import compile_product
 from .lessona3.rung_picture import draw_rung
 from .lessona3.rung_record import record_rung
 from .measure.compare_shapes import compare_shapes, sql

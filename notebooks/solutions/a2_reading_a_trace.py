@@ -19,32 +19,26 @@ GROUP BY op.name
 
 
 # --- a2.3
-self_times = """
-WITH op AS (
-  SELECT * FROM slice WHERE name LIKE 'aten::%'
-), call AS (
-  SELECT op.id, op.dur, MAX(around.id) AS caller
-  FROM op JOIN op AS around ON around.tid = op.tid AND around.id < op.id AND op.ts < around.ts + around.dur
-  GROUP BY op.id, op.dur
-), called AS (
-  SELECT caller AS id, SUM(dur) AS dur FROM call GROUP BY caller
-)
-SELECT name, SUM(op.dur - COALESCE(called.dur, 0)) / 1e6 AS self_ms
-FROM op LEFT JOIN called ON called.id = op.id
-GROUP BY name
-"""
+def self_times(events):
+    times = {}
+    open_events = []  # those that have not ended, the innermost last
+    for event in events:
+        while open_events and open_events[-1].end <= event.ts:
+            open_events.pop()
+        if open_events:
+            times[open_events[-1].name] -= event.dur
+        times[event.name] = times.get(event.name, 0) + event.dur
+        open_events.append(event)
+    return times
 
 
 # --- a2.4
-idle_gaps = """
-WITH work AS (
-  SELECT ts, MAX(ts + dur) OVER (
-    ORDER BY ts, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-  ) AS busy_until
-  FROM slice
-  WHERE cat IN ('kernel', 'gpu_memcpy', 'gpu_memset')
-)
-SELECT COUNT(*) AS gaps, COALESCE(SUM(ts - busy_until), 0) / 1e6 AS idle_ms
-FROM work
-WHERE ts > busy_until
-"""
+def idle_gaps(work):
+    gaps, idle = 0, 0
+    busy_until = work[0].ts
+    for piece in work:
+        if piece.ts > busy_until:
+            gaps += 1
+            idle += piece.ts - busy_until
+        busy_until = max(busy_until, piece.end)
+    return gaps, idle

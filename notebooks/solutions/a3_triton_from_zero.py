@@ -108,3 +108,26 @@ def paged_attention_kernel(
         acc = acc * shrink + tl.sum(weights[:, None] * values, axis=0)
         top = new_top
     tl.store(out + dim, acc / total)
+
+
+# --- a3.9
+@triton_mode.jit
+def matmul_kernel(
+    out, x, w, num_rows, num_columns, num_inner,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr,
+):  # fmt: skip
+    across = tl.cdiv(num_columns, COLUMNS)
+    row = tl.program_id(0) // across * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS)
+    real_row, real_column = (row < num_rows)[:, None], (column < num_columns)[None, :]
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for start in range(0, num_inner, INNER):
+        inner = start + tl.arange(0, INNER)
+        real = inner < num_inner
+        x_at = row[:, None] * num_inner + inner[None, :]
+        w_at = inner[:, None] * num_columns + column[None, :]
+        x_tile = tl.load(x + x_at, mask=real_row & real[None, :], other=0.0)
+        w_tile = tl.load(w + w_at, mask=real[:, None] & real_column, other=0.0)
+        total = tl.dot(x_tile, w_tile, total, input_precision="ieee")
+    at = row[:, None] * num_columns + column[None, :]
+    tl.store(out + at, total, mask=real_row & real_column)

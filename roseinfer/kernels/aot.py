@@ -75,7 +75,14 @@ class Resources:
 def compile_for(
     kernel: Any, types: Mapping[str, str], aligned: Container[str], constexprs: Mapping[str, Any], arch: int, warps: int
 ) -> Resources:
-    """Compile a @triton.jit kernel for compute capability arch / 10, without a GPU.
+    """Return what a @triton.jit kernel takes on compute capability arch / 10; the arguments are those of compiled."""
+    return resources(compiled(kernel, types, aligned, constexprs, arch, warps))
+
+
+def compiled(
+    kernel: Any, types: Mapping[str, str], aligned: Container[str], constexprs: Mapping[str, Any], arch: int, warps: int
+) -> Any:
+    """Compile a @triton.jit kernel for compute capability arch / 10, without a GPU, to Triton's CompiledKernel.
 
     types: Triton's type of each argument that is no constexpr, such as "*fp16", "i32". aligned: those that are
     multiples of 16, which a launch would find out by itself and use for wide loads.
@@ -87,7 +94,13 @@ def compile_for(
     signature = {name: "constexpr" if name in constexprs else types[name] for name in kernel.arg_names}
     attributes = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(signature) if name in aligned}
     source = ASTSource(fn=kernel, signature=signature, constexprs=dict(constexprs), attrs=attributes)
-    compiled = triton.compile(source, target=GPUTarget("cuda", arch, 32), options={"num_warps": warps})
+    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options={"num_warps": warps})
+
+
+def resources(compiled: Any) -> Resources:
+    """Read what a compiled kernel takes from its machine code."""
+    import triton
+
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder) / "kernel.cubin"
         cubin.write_bytes(compiled.asm["cubin"])

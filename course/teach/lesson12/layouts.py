@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ from ..measure import freed_memory
 from ..views.rows_table import table
 
 SECONDS = 0.1  # to time one thing
+STEPS = 10
+OUTPUT = "output matrix"
 USUAL_ROWS = 16  # of x: a hint to oneDNN, as in stage 12
 LAYOUTS = "float32, row by row", "float32, packed", "bfloat16, packed", "8 bits"
 EIGHT_BITS = LAYOUTS[-1]
@@ -28,9 +31,10 @@ Product = Callable[[Tensor], Tensor]
 
 
 def time_matrices(model: GPT2) -> Table:
-    """Time each kind of matrix of a GPT-2, all layers in turn, so that no cache holds them, for one row of x.
+    """Time each kind of matrix of a GPT-2, for one row of x, in the order of a step.
 
-    Columns: bytes read per step, ms, GB/s, and the share of the bandwidth that this machine was measured to have.
+    Between two turns of a matrix lie all others, so that only a cache as large as the model would hold it. Columns:
+    bytes read per step, ms, GB/s, and the share of the bandwidth that this machine was measured to have.
     """
     width = model.config.hidden_size
     layers: Any = model.h  # of nn.Module, as whose children they are typed, they would have no attn
@@ -40,8 +44,12 @@ def time_matrices(model: GPT2) -> Table:
         "MLP, up": [layer.mlp.c_fc for layer in layers],
         "MLP, down": [layer.mlp.c_proj for layer in layers],
     }
-    rows = [_row(name, [each.weight for each in own], own) for name, own in kinds.items()]
-    rows.append(_row("output matrix", [model.wte.weight], [model.logits]))
+    in_turn: list[tuple[str, Product]] = [
+        (name, linear) for layer in zip(*kinds.values(), strict=True) for name, linear in zip(kinds, layer, strict=True)
+    ]
+    weights = {name: [linear.weight for linear in own] for name, own in kinds.items()} | {OUTPUT: [model.wte.weight]}
+    ms = _ms_of_a_step([*in_turn, (OUTPUT, model.logits)], {name: own[0].shape[1] for name, own in weights.items()})
+    rows = [_row(name, own, ms[name]) for name, own in weights.items()]
     fastest = measure_machine().read_bytes_per_s
     for row in rows:
         row["of this machine's"] = 1e9 * row["GB/s"] / fastest
@@ -50,15 +58,26 @@ def time_matrices(model: GPT2) -> Table:
     return table(rows, list(formats)[1:], title, formats=formats)
 
 
-def _row(name: str, weights: list[Tensor], run: Sequence[Callable[[Tensor], Tensor]]) -> dict[str, Any]:
-    x = torch.randn(1, weights[0].shape[1])
+def _ms_of_a_step(products: Sequence[tuple[str, Product]], widths: Mapping[str, int]) -> dict[str, float]:
+    """Multiply one row by all matrices in this order, STEPS times; return the best time of each kind in ms."""
+    inputs = {name: torch.randn(1, width) for name, width in widths.items()}
+    steps = []
+    for _ in range(STEPS):
+        seconds = dict.fromkeys(widths, 0.0)
+        for name, product in products:
+            began = perf_counter()
+            product(inputs[name])
+            seconds[name] += perf_counter() - began
+        steps.append(seconds)
+    return {name: 1e3 * min(seconds[name] for seconds in steps) for name in widths}
+
+
+def _row(name: str, weights: list[Tensor], ms: float) -> dict[str, Any]:
     megabytes = sum(weight.nbytes for weight in weights) / 1e6
-    ms = best_ms(lambda: [each(x) for each in run])
-    shape = str(list(weights[0].shape))
     return {
         "matrix": name,
-        "per step": len(run),
-        "shape": shape,
+        "per step": len(weights),
+        "shape": str(list(weights[0].shape)),
         "MB per step": megabytes,
         "ms": ms,
         "GB/s": megabytes / ms,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
-OP, SPAN, DEVICE_SPAN = "cpu_op", "user_annotation", "gpu_user_annotation"
+OP, SPAN = "cpu_op", "user_annotation"
 KERNEL, COPY, FILL = "kernel", "gpu_memcpy", "gpu_memset"
 FORWARD = "roseinfer.model.forward"
 SPANS = (FORWARD, FORWARD, "roseinfer.kv.append_token", "roseinfer.block.forward", f"{FORWARD}.block")

@@ -1,20 +1,19 @@
-"""Checkers of a2: queries, judged by their results on small traces that are drawn, with the edges on purpose."""
+"""Checkers of a2: two queries and two functions, on small traces that are drawn, with the edges on purpose."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from random import Random
 
-from ..exercises.as_solved import as_solved
-from ..exercises.drawn import Comparison, draw
+from ..exercises.as_solved import Mistake, as_solved, as_solved_by_name
+from ..exercises.drawn import Comparison, draw, part
 from ..exercises.exercise import register
+from ..exercises.solutions import solution
 from .events import (
     COPY,
-    DEVICE_SPAN,
     FILL,
     FORWARD,
     KERNEL,
-    Event,
     Events,
     described,
     draw_host,
@@ -30,15 +29,9 @@ from .query_bench import explain_rows, run_query
 Mistakes = Mapping[str, Mapping[str, str]]  # what is said about a query -> the changes that make it of the solution
 
 
-def _register(
-    exercise_id: str,
-    edges: Iterable[Events],
-    mistakes: Mistakes,
-    make: Callable[[Random], Events] = draw_host,
-    is_ordered: bool = False,
-) -> None:
-    """Register a checker. Every second drawn case gets fractions of a microsecond; the first trace is empty."""
-    drawn = [events for (events,) in draw(lambda rng: (make(rng),), 60)]
+def _register(exercise_id: str, edges: Iterable[Events], mistakes: Mistakes, is_ordered: bool = False) -> None:
+    """Register a query's checker. Every second drawn case gets fractions of a microsecond; the first trace is empty."""
+    drawn = [events for (events,) in draw(lambda rng: (draw_host(rng),), 60)]
     cases = [[], *map(in_order, edges), *drawn[::2], *map(in_quarters, drawn[1::2])]
     expected = as_solved(exercise_id, mistakes, explain_rows(is_ordered), run_query)
     register(exercise_id, Comparison([(events,) for events in cases], expected, described, run_query))
@@ -88,50 +81,65 @@ _register("a2.2", SPAN_EDGES, IN_SPAN_MISTAKES)
 
 # a2.3
 
-OPS = f"SELECT * FROM slice WHERE {IS_OP}"
-SELF_MISTAKES: Mistakes = {
-    "that is inclusive time: subtract the ops that it calls": {" - COALESCE(called.dur, 0)": ""},
-    "an op that a called op calls is in that op's time already, and you subtract it again": {
-        "MAX(around.id)": "around.id",
-        "GROUP BY op.id, op.dur": "",
+TAKEN = "times[open_events[-1].name] -= event.dur"
+SELF_MISTAKES = {
+    "that is inclusive time: subtract the events directly inside": {TAKEN: "pass"},
+    "an event inside an inner one is in that one's time already, and you subtract it again": {
+        f"if open_events:\n            {TAKEN}": "for each in open_events:\n            times[each.name] -= event.dur"
     },
-    "of the ops around it you take the outermost one, not the innermost: MAX(id), not MIN": {"MAX(": "MIN("},
-    "an op that calls nothing has a self time, too: its duration": {"LEFT JOIN": "JOIN"},
-    "spans are not subtracted": {OPS: "FROM slice", "GROUP BY name": f"WHERE {IS_OP} GROUP BY name"},
-    "ops of other threads are not called by it: compare `tid`": {"around.tid = op.tid AND ": ""},
-    **UNITS,
+    "you take the time from the outermost event around it, and the innermost is asked for": {
+        TAKEN: "times[open_events[0].name] -= event.dur"
+    },
+    "several events may have ended when the next one starts: close them all": {"while open": "if open"},
+    "an event that starts when another ends is not inside it": {"end <= event.ts": "end < event.ts"},
+    "several events have the same name: add them up": {"times.get(event.name, 0) + event.dur": "event.dur"},
 }
 SELF_EDGES = [
     [op("linear", 0, 9), op("cat", 2, 5)],
     [op("cat", 0, 9), op("cat", 2, 5)],
-    [op(f"op_{depth}", depth, 20 - depth) for depth in range(8)],
-    many_ops(),
 ]
-_register("a2.3", SELF_EDGES, SELF_MISTAKES)
+SELF_DRAWN = draw(lambda rng: ([event for event in draw_host(rng) if event.tid == 1],), 60)
+register(
+    "a2.3",
+    Comparison([([],), *((each,) for each in SELF_EDGES), *SELF_DRAWN], as_solved("a2.3", SELF_MISTAKES), described),
+)
+
 
 # a2.4
 
-WORK, LATEST = "cat IN ('kernel', 'gpu_memcpy', 'gpu_memset')", "UNBOUNDED PRECEDING"
-SUM_OF_GAPS = "COALESCE(SUM(ts - busy_until), 0)"
-IDLE_MISTAKES: Mistakes = {
-    "the piece before it may have ended while a longer one still runs: take the latest end of all before": {
-        LATEST: "1 PRECEDING"
+
+def _span_less_work(work: Events) -> float:
+    return max(piece.end for piece in work) - work[0].ts - sum(piece.dur for piece in work)
+
+
+def _each_stream_alone(work: Events) -> tuple[float, ...]:
+    streams = [[piece for piece in work if piece.tid == tid] for tid in {piece.tid for piece in work}]
+    return tuple(map(sum, zip(*map(solution("a2.4"), streams), strict=True)))
+
+
+LATEST = "max(busy_until, piece.end)"
+ENDED = "the piece before it may have ended while a longer one still runs: keep the latest end of all before"
+STREAMS = "while one stream waits, another one may work: look at all streams together"
+BEGIN = "the time before the first piece is not a gap"
+IDLE_MISTAKES: dict[str, dict[str, Mistake]] = {
+    "gaps": {
+        ENDED: {LATEST: "piece.end"},
+        STREAMS: part(_each_stream_alone, 0),
+        BEGIN: {"work[0].ts": "0"},
+        "no time lies between a piece and one that starts as it ends": {"ts > busy": "ts >= busy"},
     },
-    "while one stream waits, another one may work: look at all streams together": {
-        "ORDER BY": "PARTITION BY tid ORDER BY"
+    "idle": {
+        ENDED: {LATEST: "piece.end"},
+        STREAMS: part(_each_stream_alone, 1),
+        BEGIN: {"work[0].ts": "0"},
+        "two pieces of work may run at the same time, and their durations must not be added": _span_less_work,
     },
-    "two pieces of work may run at the same time, and their durations must not be added": {
-        SUM_OF_GAPS: f"(SELECT COALESCE(MAX(ts + dur) - MIN(ts) - SUM(dur), 0) FROM slice WHERE {WORK})"
-    },
-    "memory copies and fills are work of the device, too": {WORK: "cat = 'kernel'"},
-    "every event counts as work, and only the device's should": {f"WHERE {WORK}": ""},
-    **UNITS,
 }
 IDLE_EDGES = [[kernel(0, 60), *(kernel(2 * n + 1, 2 * n + 2, tid=8) for n in range(25)), kernel(65, 66)]]
 
 
-def _draw_device(rng: Random) -> Events:
-    """Draw work of some streams, maybe with a span of the device, and what the host does beside it."""
+def _draw_device(rng: Random) -> tuple[Events]:
+    """Draw the work of some streams."""
     events: Events = []
     for tid in range(7, 7 + rng.randint(1, 3)):
         now = rng.randint(0, 6)
@@ -139,12 +147,14 @@ def _draw_device(rng: Random) -> Events:
             dur = rng.choice((1, 2, 3, rng.randint(4, 15)))
             events.append(kernel(now, now + dur, tid, rng.choice((KERNEL, KERNEL, COPY, FILL))))
             now += dur + rng.choice((0, 0, 1, rng.randint(2, 9)))
-    if rng.random() < 0.5:
-        events.append(Event(FORWARD, DEVICE_SPAN, min(e.ts for e in events), max(e.end for e in events), 7))
-    events += [op("linear", ts, ts + 1) for ts in range(0, rng.randint(0, 9), 3)]
-    # A thread of the host whose number is above those of streams.
-    events += [Event("cudaLaunchKernel", "cuda_runtime", ts, 1, 12) for ts in range(0, rng.randint(0, 30), 5)]
-    return in_order(events)
+    return (in_order(events),)
 
 
-_register("a2.4", IDLE_EDGES, IDLE_MISTAKES, _draw_device)
+register(
+    "a2.4",
+    Comparison(
+        [*((each,) for each in map(in_order, IDLE_EDGES)), *draw(_draw_device, 60)],
+        as_solved_by_name("a2.4", IDLE_MISTAKES),
+        described,
+    ),
+)

@@ -245,3 +245,37 @@ register_rung(
     if_nan=f"{NAN_OF_TOP}, and the loop and the mask go to context_len",
     budget={"k_cache": 1, "v_cache": 1},
 )
+
+
+# a3.9
+
+SIDES = (1, 3, 15, 16, 17, 20, 33)
+
+
+def _draw_matmul(rng: Random) -> Case:
+    return rng.choice(SIDES), rng.choice(SIDES), rng.choice(SIDES)
+
+
+register_rung(
+    RUNGS["a3.9"],
+    [(1, 1, 1), (16, 16, 16), (17, 33, 20), (33, 17, 50), *draw(_draw_matmul)],
+    {
+        "only the first tiles along the inner dimension count: the loop goes to num_inner": {
+            "range(0, num_inner,": "range(0, INNER,"
+        },
+        "only the last tiles along the inner dimension count: give tl.dot the total so far": {
+            "w_tile, total,": "w_tile, tl.zeros([ROWS, COLUMNS], tl.float32),"
+        },
+        "every program loads the first ROWS rows of x: its own begin at p // across * ROWS": {
+            "x_at = row[:, None]": "x_at = (row % ROWS)[:, None]"
+        },
+        "every program loads the first COLUMNS columns of w: its own begin at p % across * COLUMNS": {
+            "+ column[None, :]\n        x_tile": "+ (column % COLUMNS)[None, :]\n        x_tile"
+        },
+        "w is read as if it were transposed: its element (k, c) lies at k * num_columns + c": {
+            "inner[:, None] * num_columns + column[None, :]": "column[None, :] * num_inner + inner[:, None]"
+        },
+    },
+    lambda rows, columns, inner: f"x [{rows}, {inner}] @ w [{inner}, {columns}], tiles of 16",
+    budget={"x": 1, "w": 1},
+)

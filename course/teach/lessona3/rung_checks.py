@@ -127,8 +127,10 @@ def _require_parts(found: Record, arena: Arena) -> None:
         raise Wrong(f"program {min(idle)} stores nothing: {OWN_PART}, by tl.program_id(0)")
     largest = max((name for name in arena.tensors if name != "out"), key=lambda name: arena.tensors[name].numel())
     loading = found.programs_of("load", largest)
-    if len(loading) == arena.tensors[largest].numel() and all(len(programs) > 1 for programs in loading.values()):
-        raise Wrong(f"every value of {largest} is loaded by several programs: {OWN_PART}")
+    if len(loading) == arena.tensors[largest].numel() and all(
+        len(programs) == found.programs > 1 for programs in loading.values()
+    ):
+        raise Wrong(f"every program loads every value of {largest}: {OWN_PART}")
 
 
 def _explain_nan(found: Record, arena: Arena, if_nan: str, run_plainly: Callable[[], Tensor]) -> str:

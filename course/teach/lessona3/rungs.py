@@ -206,6 +206,24 @@ def paged_attention(context_len: int, block_size: int, head_dim: int, kind: str 
     return paged(case, context_len, unwritten(head_dim), ("q", "k_cache", "v_cache"), 1)
 
 
+def matmul(rows: int, columns: int, inner: int, *tile: int) -> Launch:
+    """Launch a product [rows, inner] @ [inner, columns]. tile: ROWS, COLUMNS and INNER, by default 16 each.
+
+    16 is the least that tl.dot takes on a GPU; the interpreter takes less.
+    """
+    sides = tile or (16, 16, 16)
+    arguments = {
+        "out": unwritten(rows, columns),
+        "x": matrix(rows, inner),
+        "w": matrix(inner, columns, shift=0.5),
+        "num_rows": rows,
+        "num_columns": columns,
+        "num_inner": inner,
+    }
+    programs = -(-rows // sides[0]) * -(-columns // sides[1])
+    return Launch(arguments, programs, dict(zip(("ROWS", "COLUMNS", "INNER"), sides, strict=True)))
+
+
 def tokens_of(cache: Tensor, block_table: Tensor) -> Tensor:
     """Gather the keys or values of the blocks in use, [T, D], in fp64; those after the last token are NaN."""
     return cache[block_table.long()].flatten(0, 1).double()
@@ -243,6 +261,13 @@ RUNGS = {
         Rung("a3.6", "softmax of long rows", long_softmax, (2, 10, "", 4), _softmax),
         Rung("a3.7", "scores through a block table", paged_scores, (10, 4, 4), _scores),
         Rung("a3.8", "paged attention", paged_attention, (10, 4, 4), _attention),
+        Rung(
+            "a3.9",
+            "matrix product in tiles",
+            matmul,
+            (3, 6, 5, 2, 4, 2),
+            lambda x, w, **_: (x.double() @ w.double()).float(),
+        ),
     )
 }
 

@@ -13,7 +13,9 @@ from course.contract.small_models import small_model
 from course.teach.lesson12 import layouts
 from course.teach.lesson12.held_out import DRAWN, UNSEEN
 from course.teach.lesson12.layer_errors import OUTPUT, layer_errors
-from course.teach.lesson12.text_price import rounded
+from course.teach.lesson12.real_price import token_costs
+from course.teach.lesson12.text_price import log_probs, rounded
+from roseinfer import LLM
 from roseinfer.bench.contenders import StageContender
 from roseinfer.models import load_model, load_tokenizer
 from roseinfer.models.weights import prepared_copy, weight_bytes
@@ -126,3 +128,12 @@ def test_one_layout_at_a_time_is_in_memory(monkeypatch):
     monkeypatch.setattr(layouts, "_in_layout", watched)
     monkeypatch.setattr(layouts, "SECONDS", 0.001)
     assert teach.time_layouts(small_model(), (1,)).df["layout"].tolist() == list(layouts.LAYOUTS)
+
+
+@pytest.mark.slow
+def test_the_cost_of_a_token_is_the_models():
+    llm, text = LLM("tiny", device="cpu", dtype="float32"), "Return a copy of the list."
+    ids = load_tokenizer("tiny").encode(text).ids
+    own = log_probs(load_model("tiny", device="cpu"), ids)
+    expected = [-float(row[token]) for row, token in zip(own[:-1], ids[1:], strict=True)]
+    assert token_costs(llm, [text, text]) == pytest.approx(2 * expected, abs=1e-3)

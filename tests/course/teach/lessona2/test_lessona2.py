@@ -1,13 +1,15 @@
-"""Notebook a2: wrong queries are told what is wrong, right ones of any form pass, and pictures say what is so."""
+"""Notebook a2: wrong queries and functions are told what is wrong, and right ones of any form pass."""
 
 from __future__ import annotations
+
+from collections import defaultdict
 
 from wrong_answers import edited, right_answers, wrong_answers
 
 from course.teach.exercises.solutions import solution
 from course.teach.lessona2.events import FORWARD
 
-COUNTS, INSIDE, SELF, IDLE = (solution(f"a2.{number}") for number in range(1, 5))
+COUNTS, INSIDE = solution("a2.1"), solution("a2.2")
 
 
 # a2.1
@@ -100,107 +102,69 @@ test_a_right_time = right_answers(
 
 # a2.3
 
-BY_DEPTH = """
-WITH op AS (SELECT id, tid, ts, dur, ts + dur AS stop, name FROM slice WHERE starts_with(name, 'aten::')),
-deep AS (
-  SELECT *, (SELECT COUNT(*) FROM op o WHERE o.tid = op.tid AND o.id < op.id AND o.stop > op.ts) AS depth FROM op
-)
-SELECT name, SUM(dur - COALESCE((
-  SELECT SUM(c.dur) FROM deep c
-  WHERE c.tid = d.tid AND c.depth = d.depth + 1 AND c.id > d.id AND c.ts >= d.ts AND c.stop <= d.stop
-), 0)) / 1e6 AS self_ms
-FROM deep d GROUP BY name
-"""
+
+def by_depth(events):
+    """Subtract what lies one level deeper, which is found by comparing each event with each."""
+
+    def around(event):
+        return [other for other in events if other is not event and other.ts <= event.ts and event.end <= other.end]
+
+    times = defaultdict(float)
+    for event in events:
+        inner = [e for e in events if event in around(e) and len(around(e)) == len(around(event)) + 1]
+        times[event.name] += event.dur - sum(e.dur for e in inner)
+    return times
+
+
+def at_most_five_deep(events):
+    times, stack = {}, []
+    for event in events:
+        stack = [other for other in stack if other.end > event.ts][-5:]
+        if stack and len(stack) < 5:
+            times[stack[-1].name] -= event.dur
+        times[event.name] = times.get(event.name, 0) + event.dur
+        stack.append(event)
+    return times
+
+
 test_a_wrong_self_time = wrong_answers(
     "a2.3",
     {
-        "the notebook's LIMIT": (SELF + "LIMIT 6", "is missing (6 rows, expected 8)"),
-        "no COALESCE": (
-            edited(SELF, ("COALESCE(called.dur, 0)", "called.dur")),
-            "('aten::cat', None) should not be there: a LEFT JOIN (or SUM over no rows) gives",
+        "durations": (
+            lambda events: [event.dur for event in events],
+            "in an empty trace: ",
         ),
-        "at most five ops deep": (
-            edited(BY_DEPTH, ("(SELECT COUNT(*)", "(SELECT LEAST(COUNT(*), 5)")),
-            ") should not be there",
-        ),
-        "by name": (
-            edited(SELF, ("around.id < op.id", "around.id < op.id AND around.name <> op.name")),
-            "the row ('aten::cat', 0.009) is missing, and the row ('aten::cat', 0.012) should not be there",
+        "at most five deep": (at_most_five_deep, ": you return {'roseinfer.model.forward': 1, "),
+        "a name has one event": (
+            lambda events: {event.name: by_depth([event])[event.name] for event in events},
+            "in the trace (in µs) tid 1: ",
         ),
     },
 )
-BY_PARTS = """
-WITH op AS (SELECT id, tid, ts, dur, ts + dur AS stop, name FROM slice WHERE name LIKE 'aten::%'),
-signed AS (
-  SELECT name, dur FROM op
-  UNION ALL
-  SELECT (SELECT arg_max(o.name, o.id) FROM op o WHERE o.tid = c.tid AND o.id < c.id AND o.stop >= c.stop), -dur
-  FROM op c
-)
-SELECT SUM(dur) / 1e6 AS self_ms, name FROM signed WHERE name IS NOT NULL GROUP BY name
-"""
-test_a_right_self_time = right_answers(
-    "a2.3",
-    {
-        "by depth": BY_DEPTH,
-        "each op's time taken from its caller's": BY_PARTS
-    }
-)  # fmt: skip
+test_a_right_self_time = right_answers("a2.3", {"by depth": by_depth})
 
 
 # a2.4
 
-WORK = "WHERE cat IN ('kernel', 'gpu_memcpy', 'gpu_memset')"
-BY_ISLANDS = f"""
-WITH work AS (
-  SELECT id, ts, ts + dur AS stop,
-    MAX(ts + dur) OVER (ORDER BY ts, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS busy_until
-  FROM slice {WORK}
-), numbered AS (
-  SELECT ts, stop, COUNT(*) FILTER (busy_until IS NULL OR ts > busy_until) OVER (ORDER BY ts, id) AS island FROM work
-), island AS (
-  SELECT MIN(ts) AS start, MAX(stop) AS stop FROM numbered GROUP BY island
-)
-SELECT COUNT(*) - 1 AS gaps, (MAX(stop) - MIN(start) - SUM(stop - start)) / 1e6 AS idle_ms FROM island
-"""
+
+def by_moments(work):
+    """Count the moments at which a piece ends and none runs, but the last one."""
+    ends = sorted({p.end for p in work if not any(other.ts <= p.end < other.end for other in work)})[:-1]
+    idle = sum(min(p.ts for p in work if p.ts > end) - end for end in ends)
+    return [len(ends), idle]
+
+
 test_a_wrong_gap = wrong_answers(
     "a2.4",
     {
         "the latest end of twenty pieces": (
-            edited(IDLE, ("UNBOUNDED PRECEDING", "20 PRECEDING")),
-            "... (25 events): the row (1, 0.005) is missing, and the row (6, ",
+            lambda work: (
+                sum(p.ts > max(q.end for q in work[max(0, i - 20) : i]) for i, p in enumerate(work) if i),
+                by_moments(work)[1],
+            ),
+            "... (25 events)",
         ),
-        "what runs on streams by number": (
-            edited(IDLE, (WORK, "WHERE tid >= 7 AND cat <> 'gpu_user_annotation'")),
-            "tid 12: `cudaLaunchKernel` (cuda_runtime)",
-        ),
-        "pieces less one": (
-            BY_ISLANDS,
-            "in an empty trace: the row (0, 0) is missing, and the row (-1, None) should not be there: a LEFT",
-        ),
-        "a recursion without an end": (
-            f"WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT 1 FROM r) SELECT * FROM ({IDLE}), r",
-            "the database says: INTERRUPT Error",
-        ),
-        "no row": (IDLE + " AND false GROUP BY ts", "the row (0, 0) is missing (0 rows, expected 1)"),
+        "the sum alone": (lambda work: by_moments(work)[1], "expected (gaps, idle), got"),
     },
 )
-BY_MOMENTS = """
-WITH work AS (SELECT ts, ts + dur AS stop FROM slice WHERE cat = 'kernel' OR cat LIKE 'gpu\\_mem%' ESCAPE '\\'),
-gap AS (
-  SELECT DISTINCT stop AS begin, (SELECT MIN(ts) FROM work w WHERE w.ts > work.stop) AS until FROM work
-  WHERE NOT EXISTS (FROM work w WHERE w.ts <= work.stop AND w.stop > work.stop)
-)
-SELECT COUNT(until) AS gaps, COALESCE(SUM(until - begin), 0) / 1e6 AS idle_ms FROM gap
-"""
-test_a_right_gap = right_answers(
-    "a2.4",
-    {
-        "ends after which nothing runs": BY_MOMENTS,
-        "islands of work": edited(
-            BY_ISLANDS,
-            ("COUNT(*) - 1", "GREATEST(COUNT(*) - 1, 0)"),
-            ("(MAX(stop) - MIN(start) - SUM(stop - start))", "COALESCE(MAX(stop) - MIN(start) - SUM(stop - start), 0)"),
-        ),
-    },
-)
+test_a_right_gap = right_answers("a2.4", {"ends after which nothing runs": by_moments})

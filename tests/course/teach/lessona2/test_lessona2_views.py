@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from course import teach
-from course.teach.lessona2.events import described, draw_host, kernel, op, span
+from course.teach.lessona2.click_timeline import nested_events
+from course.teach.lessona2.events import FORWARD, described, draw_host, kernel, op, span
 from course.teach.lessona2.query_bench import Rows, explain_rows, run_query
 from course.teach.lessona2.reads_picture import DEVICE, HOST, PROGRAMS, end_of, run_program
 from course.teach.lessona2.self_time_picture import EXAMPLE, self_us
@@ -83,6 +84,41 @@ def test_the_picture_of_reads_says_what_both_do():
     picture = teach.walk_reads()
     assert "12 ms: the host waits for the result of op 5, the device computes op 3" in picture.texts(12)
     assert picture.lengths == {name: end_of(run_program(reads)) + 1 for name, reads in PROGRAMS.items()}
+
+
+def trace_of(*events):
+    return Trace({"traceEvents": [{"ph": "X", "pid": 1, **event._asdict()} for event in events]})
+
+
+NESTED = [span(0, 30), op("linear", 2, 16), op("t", 3, 5), op("addmm", 6, 15), op("copy_", 8, 11), op("zeros", 19, 28)]
+
+
+def test_a_timeline_to_click_on_has_what_runs_inside_the_shortest_span():
+    longer = [event._replace(ts=event.ts + 200) for event in (span(0, 50), op("cat", 1, 2))]
+    other = [op("mm", 5, 8, tid=2), op("linear", 31, 40)]
+    found = nested_events(trace_of(*NESTED, *other, *longer), FORWARD)
+    assert found["name"].tolist() == [event.name for event in NESTED]
+    assert found["parent"].tolist() == [-1, 0, 1, 1, 3, 0]
+    assert found["depth"].tolist() == [0, 1, 2, 2, 3, 1]
+    assert found["says"][1] == "aten::linear: inclusive 14.0 µs, self 3.0 µs"
+    assert found["says"][0] == f"{FORWARD}: inclusive 30.0 µs, self 7.0 µs"
+
+
+def test_a_span_inside_a_step_and_beside_other_events_is_drawn_from_its_own_start():
+    step = span(0, 60, name="roseinfer.decode_step_sessions.total")
+    moved = [event._replace(ts=event.ts + 20) for event in NESTED]
+    found = nested_events(trace_of(step, op("cat", 3, 9), *moved), FORWARD)
+    assert found["parent"].tolist() == [-1, 0, 1, 1, 3, 0] and found["from"].tolist()[:2] == [0, 2]
+    picture = teach.click_timeline(trace_of(step, *moved))
+    assert repr(picture) == f"the shortest {FORWARD}: 6 events, 4 deep"
+    assert picture.alt.endswith("aten::linear: inclusive 14.0 µs, self 3.0 µs")
+
+
+def test_what_a_trace_does_not_have_cannot_be_clicked():
+    with pytest.raises(ValueError, match="span must be in the trace, got 'roseinfer.prefill'"):
+        teach.click_timeline(trace_of(*NESTED), span="roseinfer.prefill")
+    with pytest.raises(ValueError, match="first must be an event inside roseinfer.model.forward, got 'aten::cat'"):
+        teach.click_timeline(trace_of(*NESTED), first="aten::cat")
 
 
 def test_a_run_with_reads_is_a_trace():

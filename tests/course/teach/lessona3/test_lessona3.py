@@ -44,7 +44,7 @@ test_a_wrong_sum = refused(
         total = tl.load(x + at) + tl.load(y + at)
         tl.store(out + at, total, mask=at // BLOCK == tl.program_id(0))
 """,
-            "n=4, BLOCK=2: every value of x is loaded by several programs: each program has a part of its own",
+            "n=4, BLOCK=2: every program loads every value of x: each program has a part of its own",
         ),
         "far away": (
             ("x + at", "x + 100_000_000 + at"),

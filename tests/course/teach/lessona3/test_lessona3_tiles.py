@@ -155,3 +155,45 @@ test_right_attention = accepted(
         ],
     },
 )  # fmt: skip
+
+test_wrong_product = refused(
+    "a3.9",
+    {
+        "edges without masks": (
+            ("mask=real_row & real[None, :], other=0.0", "mask=real_row & (inner >= 0)[None, :], other=0.0"),
+            "x [1, 1] @ w [1, 1], tiles of 16: program 0 loads offset 1 of x, which has 1 element",
+        ),
+        "no other": (
+            ("mask=real[:, None] & real_column, other=0.0", "mask=real[:, None] & real_column"),
+            "program 0's load of w masks lanes and gives no `other`",
+        ),
+        "tiles counted down the columns": (
+            ("across = tl.cdiv(num_columns, COLUMNS)", "across = tl.cdiv(num_rows, ROWS)"),
+            "is never stored",
+        ),
+        "a program for all": (
+            [
+                ("    row = tl.program_id(0) // across * ROWS", "    row = 0 * across"),
+                ("column = tl.program_id(0) % across * COLUMNS", "column = 0"),
+            ],
+            "programs store out[0, 0]: each program has a part of its own",
+        ),
+    },
+)
+test_right_product = accepted(
+    "a3.9",
+    {
+        "products by broadcasting": [
+            (
+                'tl.dot(x_tile, w_tile, total, input_precision="ieee")',
+                "total + tl.sum(x_tile[:, :, None] * w_tile[None, :, :], axis=1)",
+            )
+        ],
+        "added outside of tl.dot": [
+            (
+                'total = tl.dot(x_tile, w_tile, total, input_precision="ieee")',
+                'total += tl.dot(x_tile, w_tile, input_precision="ieee")',
+            )
+        ],
+    },
+)

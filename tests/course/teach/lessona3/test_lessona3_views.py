@@ -14,7 +14,7 @@ from rung_answers import SOLUTIONS, interpreted, kernel
 from course import teach
 from course.teach.exercises.wrong import Wrong
 from course.teach.lessona3.arena import GAP, Arena
-from course.teach.lessona3.program_times import time_programs
+from course.teach.lessona3.compiled_product import instruction_of
 from course.teach.lessona3.rung_checks import run_unwatched
 from course.teach.lessona3.rung_picture import steps_of
 from course.teach.lessona3.rung_record import record_rung
@@ -135,8 +135,8 @@ def test_the_last_step_of_paged_attention_is_told():
 
 
 def test_what_cannot_be_drawn_is_refused():
-    with pytest.raises(ValueError, match=r"rung must be one of a3.0, a3.1, .*, got 'a3.9'"):
-        teach.draw_rung("a3.9")
+    with pytest.raises(ValueError, match=r"rung must be one of a3.0, a3.1, .*, got 'a3.10'"):
+        teach.draw_rung("a3.10")
 
 
 @interpreted
@@ -181,24 +181,13 @@ print(triton_mode.MODE, own.accesses)
     assert done.stdout.strip() == f"compile {record_rung('a3.2').accesses}", done.stderr
 
 
-# Times
-
-
-@interpreted
-def test_a_copy_is_timed_by_its_programs():
-    ms = time_programs(RUNGS["a3.0"].kernel, programs=(1, 2))
-    assert list(ms) == [1, 2] and min(ms.values()) > 0
-    for number in (3, 2.0):
-        with pytest.raises(ValueError, match=f"programs must be integers that divide 4096, got {number}"):
-            time_programs(None, programs=(number,))
-
-
 # Compiled, without a GPU
 
 COMPILED = {
     "a3.4": ("softmax_kernel", {"COLUMNS": 128}),
     "a3.6": ("long_softmax_kernel", {"TILE": 256}),
     "a3.8": ("paged_attention_kernel", {"HEAD_DIM": 64, "BLOCK_SIZE": 16}),
+    "a3.9": ("matmul_kernel", {"ROWS": 32, "COLUMNS": 32, "INNER": 16}),
 }
 
 
@@ -209,7 +198,8 @@ def test_solutions_compile_for_gpus(tmp_path):
 import sys; sys.path.insert(0, {str(tmp_path)!r})
 import solved
 from roseinfer.kernels.aot import ARCHITECTURES, compile_for
-pointers = dict.fromkeys(("out", "x", "q", "k_cache", "v_cache"), "*fp32") | {{"block_table": "*i32", "scale": "fp32"}}
+pointers = dict.fromkeys(("out", "x", "w", "q", "k_cache", "v_cache"), "*fp32")
+pointers |= {{"block_table": "*i32", "scale": "fp32"}}
 for name, shape in {list(COMPILED.values())!r}:
     kernel = getattr(solved, name)
     types = {{name: pointers.get(name, "i32") for name in kernel.arg_names}}
@@ -219,3 +209,21 @@ for name, shape in {list(COMPILED.values())!r}:
     done = run(code, "compile")
     wanted = [f"{name} {arch} 0" for name, _ in COMPILED.values() for arch in (80, 90)]
     assert done.stdout.splitlines() == wanted, done.stderr
+
+
+def test_an_instruction_multiplies_what_its_name_says():
+    assert instruction_of("fma.rn.f32") == ("fma", 1, 1)
+    assert instruction_of("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32") == ("mma m16n8k16", 32, 16 * 8 * 16)
+    assert instruction_of("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16") == (
+        "wgmma m64n64k16",
+        128,
+        64 * 64 * 16,
+    )
+
+
+def test_a_compiled_product_makes_all_products_of_its_tiles_whatever_the_instruction():
+    made = teach.compile_product().df
+    assert set(made["products"]) == {64 * 64 * 32}
+    names = made.set_index(["numbers", "GPU"])["instruction"]
+    assert list(names["float32"]) == ["fma", "fma"]
+    assert [name.split()[0] for name in names["bfloat16"]] == ["mma", "wgmma"]
