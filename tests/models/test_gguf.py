@@ -100,14 +100,20 @@ def sizes_of(path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1", "Q5_1", "F16"])
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1", "Q5_1", "F16", "BF16"])
 @FAMILIES
 def test_matrices_as_they_are_stored_give_the_same_logits_and_tokens(family, kind, tmp_path):
-    """An LLM keeps the blocks of the first three, and computes a step in one call where all layers have one kind."""
+    """An LLM keeps the blocks of the first three, and computes a step in one call where all layers have one kind.
+
+    So it does with token embeddings, of which those in 16 bits stay as they are, too.
+    """
     path = write_gguf(drawn(family), tmp_path / "model.gguf", kind)
     computed, stored = load_model(str(path)), load_as_stored(path)
     torch.testing.assert_close(reference_logits(stored, IDS), reference_logits(computed, IDS), rtol=1e-5, atol=1e-5)
     assert (type(stored.parts[0].qkv) is StoredLinear) == (kind in STORED)
+    table = stored.token_embedding.weight
+    assert (table is getattr(stored.lm_head, "weight", None)) == (kind in STORED and stored.config.tie_embeddings)
+    assert table.nbytes == GgufFile(path).stored["token_embd.weight"].nbytes or kind == "Q5_1"
     with LLM(str(path), device="cpu", num_kvcache_blocks=16) as llm:
         assert held_bytes(llm.engine.model) == sizes_of(path).weight_bytes
         assert held_bytes(llm.engine.model) < held_bytes(computed) or kind not in STORED
