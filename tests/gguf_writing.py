@@ -20,7 +20,8 @@ WORDS = [*(chr(code) for code in range(33, 127)), "Ġ", "Ġa", "ab", "<end>"]
 def write_gguf(model: Model, path: Path, kind: str = "F32", v_kind: str | None = None, **metadata: Any) -> Path:
     """Write a model of any family.
 
-    kind: of its matrices and tables; v_kind: of v_proj, if it has another. metadata: more values, or others, by GGUF's name.
+    kind: of its matrices and tables; v_kind: of v_proj, if it has another. metadata: more values, or others, by their
+    names in GGUF.
     """
     c = model.config
     name = {"mistral": "llama"}.get(c.architecture, c.architecture)

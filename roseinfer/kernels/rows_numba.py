@@ -1,4 +1,4 @@
-"""What a step computes of each token alone, as compiled functions: its embedding, norms, RoPE, SwiGLU, K and V rounded."""
+"""What a step computes of each token alone, as compiled functions: embeddings, norms, RoPE, SwiGLU, rounded K and V."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 from roseinfer.graphs.operation import operation
 
 from .layer_table import K_NORM, Q_NORM, values_at
-from .paged_numba import SUMS, as_float, exp_of_negative
 from .numba_calls import bits, compiled
+from .paged_numba import SUMS, as_float, exp_of_negative
 from .quantized_layout import BLOCK, STORED, by_type
 from .tiled_numba import TILE, bits_of_bfloat16
 

@@ -47,9 +47,9 @@ def forward(
     """Compute logits [R, V] and tokens [R] of a batch as engine/batch.py has it; K and V are written to the pool.
 
     layers [L, COLUMNS] and ends [ENDS] int64: addresses, of the layers and of what comes after. token_table: [V, C], or
-    in tiles of a GGUF file's blocks. width: C. position_table [P, C] of GPT-2, rotation [P, 3 D / 2] of Llama: cos, -sin, sin. k_pool, v_pool [L, blocks, H_kv,
-    block_size, D]. kind, output_kind: arrays of the type that weights have in their layout, the layers' and the output
-    matrix's.
+    in tiles of a GGUF file's blocks. width: C. position_table [P, C] of GPT-2, rotation [P, 3 D / 2] of Llama: cos,
+    -sin, sin. k_pool, v_pool [L, blocks, H_kv, block_size, D]. kind, output_kind: arrays of the type that weights have
+    in their layout, the layers' and the output matrix's.
     """
     num_tokens = len(token_ids)
     num_kv_heads, head_dim = k_pool.shape[2], k_pool.shape[4]

@@ -47,7 +47,8 @@ class LLM:
     Args:
         model: a folder, a GGUF file, a hub id, "tiny", "smollm2" or "random:SHAPE", as load_model takes it; or a Model,
             used as it is.
-        tokenizer: a spec, a Tokenizer or a ModelTokenizer. None: the model's own; without any, prompts are token ids and texts are empty.
+        tokenizer: a spec, a Tokenizer or a ModelTokenizer. None: the model's own; without any, prompts are token ids
+            and texts are empty.
         dtype: of weights and KV cache, "float32" (default of a spec), "float16", "bfloat16", "auto": the checkpoint's.
         device: where the model runs, such as "cpu" or "cuda". None: a GPU if there is one, else the CPU.
         quantization: "int8" or "int4" keeps the matrices in 8 or 4 bits, on a CPU. None: in dtype.

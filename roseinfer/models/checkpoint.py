@@ -94,7 +94,7 @@ def checkpoint_of(spec: str, files: list[str]) -> Checkpoint:
         _refuse_gguf_files(path)
         return Checkpoint(path)
     if path.is_file():
-        raise ModelLoadError(f"{spec!r} is a file: give the folder that holds config.json and model.safetensors")
+        raise ModelLoadError(f"{spec!r} is a file: give a .gguf file, or the folder that holds config.json and weights")
     if spec.startswith((".", "/", "~")):
         raise ModelLoadError(f"no such folder: {spec!r}")
     return Checkpoint(_download(spec, files))

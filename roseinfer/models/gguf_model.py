@@ -109,7 +109,7 @@ def _fill(model: Model, weights: Iterator[tuple[str, Tensor]]) -> None:
 
 
 def _embedding(model: Model, table: Tensor) -> StoredEmbedding:
-    """Return the layer of a table of token embeddings, and make it the output matrix, too, where the model ties them."""
+    """Return the layer of a table of token embeddings, and make it the output matrix where the model ties them."""
     width, is_in_blocks = model.config.hidden_size, table.dtype == torch.uint8
     if model.config.tie_embeddings:
         model.lm_head = matrix = _matrix(table, width)

@@ -72,10 +72,11 @@ def special_tokens(file: GgufFile) -> dict[str, str]:
 
 def chat_templates(file: GgufFile) -> dict[str, str]:
     """Return the chat templates by name; the usual one is "default"."""
-    names = {
-        key: key.removeprefix(TEMPLATE).lstrip(".") or "default" for key in file.metadata if key.startswith(TEMPLATE)
+    return {
+        key.removeprefix(TEMPLATE).lstrip(".") or "default": value
+        for key, value in file.metadata.items()
+        if key.startswith(TEMPLATE) and isinstance(value, str)
     }
-    return {name: file.metadata[key] for key, name in names.items() if isinstance(file.metadata[key], str)}
 
 
 def end_token(file: GgufFile) -> int | None:
@@ -114,8 +115,8 @@ def _sentencepiece(file: GgufFile, tokens: list[str]) -> Tokenizer:
     unknown = tokens[_id(file, "unknown") or 0]
     merges = _merges_by_score(vocabulary, scores)
     tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
-    spaces = [normalizers.Replace(" ", "▁")]
-    decoded = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    spaces: list[normalizers.Normalizer] = [normalizers.Replace(" ", "▁")]
+    decoded: list[decoders.Decoder] = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     if file.metadata.get(f"{KEY}.add_space_prefix", True):
         spaces.insert(0, normalizers.Prepend("▁"))
         decoded.append(decoders.Strip(" ", 1, 0))
@@ -144,11 +145,9 @@ def _add_whole_tokens(file: GgufFile, tokenizer: Tokenizer, tokens: list[str]) -
 
 
 def _add_ends(file: GgufFile, tokenizer: Tokenizer, begins: bool) -> None:
-    """Let a text begin with BOS and end with EOS, where the file says so. begins: what holds of BOS if it says nothing."""
-    wanted = {
-        "bos": file.metadata.get(f"{KEY}.add_bos_token", begins),
-        "eos": file.metadata.get(f"{KEY}.add_eos_token"),
-    }
+    """Let a text begin with BOS and end with EOS, where the file says so. begins: with BOS if it says nothing."""
+    usual = {"bos": begins, "eos": False}
+    wanted = {key: file.metadata.get(f"{KEY}.add_{key}_token", add) for key, add in usual.items()}
     ids = {key: i for key, add in wanted.items() if add and (i := _id(file, key)) is not None}
     if not ids:
         return

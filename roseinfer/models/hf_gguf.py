@@ -79,11 +79,11 @@ IN_A_LAYER = re.compile(r"blk\.(\d+)\.(.+)")
 
 def config_of(file: GgufFile) -> dict[str, Any]:
     """Return the config.json of a file's model. Raises ValueError for an architecture that is not supported."""
+    if (kind := file.metadata.get("general.type", "model")) != "model":
+        raise ValueError(f"general.type={kind!r}: it is no model by itself")
     name = file.metadata.get("general.architecture")
     if not isinstance(name, str) or name not in ARCHITECTURES:
         raise ValueError(f"general.architecture={name!r} is not supported, only {', '.join(ARCHITECTURES)}")
-    if (kind := file.metadata.get("general.type", "model")) != "model":
-        raise ValueError(f"general.type={kind!r}: it is no model by itself")
     sizes = GPT2_SIZES if name == "gpt2" else SIZES
     config = {"model_type": ARCHITECTURES[name], "vocab_size": _vocab_size(file)}
     for key, theirs in sizes.items():

@@ -74,7 +74,7 @@ def checkpoint_dtype(spec: str) -> str:
 
 
 def tokenizer_checkpoint(spec: str) -> Checkpoint:
-    """Find the files of `spec` that are its tokenizer's, and of its chat template if it has one. Raises ModelLoadError."""
+    """Find the checkpoint that has the tokenizer of `spec`, and its chat template if any. Raises ModelLoadError."""
     if spec.startswith("random:"):
         raise ModelLoadError(f"{spec!r} has random weights and no tokenizer; 'tiny' has one")
     return checkpoint_of(spec, [*CONFIG_FILES, *TOKENIZER_FILES])

@@ -192,7 +192,10 @@ def split(path, folder):
     [
         ({"general__architecture": "gemma3"}, "general.architecture='gemma3' is not supported, only llama, qwen2"),
         ({"general__type": "adapter"}, "general.type='adapter': it is no model by itself"),
-        ({"general__type": "mmproj"}, "general.type='mmproj': it is no model by itself"),
+        (
+            {"general__type": "mmproj", "general__architecture": "clip"},
+            "general.type='mmproj': it is no model by itself",
+        ),
         ({"general__alignment": 24}, "general.alignment must be a power of 2, got 24"),
         ({"llama__embedding_length": 48}, r"has shape \(.*\), its metadata says \("),
         ({"llama__rope__scaling__type": "sideways"}, "llama.rope.scaling.type='sideways' is not supported"),
