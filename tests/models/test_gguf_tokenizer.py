@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 from pathlib import Path
 
 import gguf
 import pytest
+import torch
 from tokenizers_of_all_kinds import TEXTS, tokenizer_of
 
 from roseinfer.bench.peers import why_no_peers
 from roseinfer.bench.peers.process import PYTHON
 from roseinfer.models import ModelLoadError, load_tokenizer, model_tokenizer
 from roseinfer.models.gguf_file import GgufFile
+from roseinfer.models.gguf_model import load_as_stored
 from roseinfer.models.gguf_path import gguf_path
 from roseinfer.models.gguf_tokenizer import tokenizer_of as tokenizer_of_file
 from roseinfer.paths import TINY
+from roseinfer.reference import reference_logits
 
+PROMPTS = ["The capital of France is", "def fibonacci(n):\n    ", "Once upon a time, 3 small bears"]
 ODD = [
     *TEXTS,
     "",
@@ -146,21 +151,45 @@ def test_smollm2_has_digits_alone():
     )
 
 
-ENCODED_BY_LLAMA_CPP = """
+BY_LLAMA_CPP = """
 import json, sys
+from itertools import islice
 from llama_cpp import Llama
-llm = Llama(sys.argv[1], vocab_only=True, verbose=False)
-texts = json.load(sys.stdin)
-print(json.dumps([llm.tokenize(text.encode(), add_bos=False, special=True) for text in texts]))
+asked = json.load(sys.stdin)
+llm = Llama(asked["path"], vocab_only=asked["texts"] is not None, n_ctx=256, n_threads=1, verbose=False)
+if asked["texts"] is not None:
+    answer = [llm.tokenize(text.encode(), add_bos=False, special=True) for text in asked["texts"]]
+else:
+    drawn = [llm.generate(ids, top_k=1, temp=0.0, repeat_penalty=1.0) for ids in asked["prompts"]]
+    answer = [list(islice(tokens, asked["count"])) for tokens in drawn]
+print(json.dumps(answer))
 """
+CLOSE = 0.5  # logits: llama.cpp rounds x to 8 bits before each product
+
+
+def asked_of_llama_cpp(texts: list[str] | None = None, **asked) -> list[list[int]]:
+    question = json.dumps({"path": str(gguf_path("smollm2")), "texts": texts} | asked)
+    said = subprocess.run([str(PYTHON), "-c", BY_LLAMA_CPP], input=question, capture_output=True, text=True, check=True)
+    return json.loads(said.stdout.splitlines()[-1])
 
 
 if why_no_peers() is None:  # `make peers` has been run here
 
     @pytest.mark.slow
     def test_ids_are_those_of_llama_cpp():
-        path, tokenizer = gguf_path("smollm2"), load_tokenizer("smollm2")
-        command = [str(PYTHON), "-c", ENCODED_BY_LLAMA_CPP, str(path)]
-        said = subprocess.run(command, input=json.dumps(ODD), capture_output=True, text=True, check=True, timeout=120)
-        for text, ids in zip(ODD, json.loads(said.stdout.splitlines()[-1]), strict=True):
+        draw, letters = random.Random(0), " \t\n\r0123456789aé中🙂'.,-_=א١\u0301\u200d\u00a0\u3000²Ⅷ½Ab<|>s"
+        texts = [*ODD, *("".join(draw.choices(letters, k=30)) for _ in range(500))]
+        tokenizer = load_tokenizer("smollm2")
+        for text, ids in zip(texts, asked_of_llama_cpp(texts), strict=True):
             assert tokenizer.encode(text).ids == ids, text
+
+    @pytest.mark.slow
+    def test_greedy_tokens_are_those_of_llama_cpp_up_to_a_near_tie():
+        """Where the first other token is chosen, both had nearly the same logit."""
+        tokenizer, model = load_tokenizer("smollm2"), load_as_stored(gguf_path("smollm2"))
+        prompts = [tokenizer.encode(text).ids for text in PROMPTS]
+        for prompt, theirs in zip(prompts, asked_of_llama_cpp(prompts=prompts, count=24), strict=True):
+            logits = reference_logits(model, prompt + theirs)[len(prompt) - 1 : -1]
+            gaps = logits.max(dim=1).values - logits.gather(1, torch.tensor(theirs)[:, None])[:, 0]
+            print(f"largest gap {gaps.max():.3f}, at token {int(gaps.argmax())} of {len(theirs)}")
+            assert gaps.max() < CLOSE
