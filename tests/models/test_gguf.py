@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import struct
+import sys
 from dataclasses import replace
 
 import gguf
 import pytest
 import torch
+from fresh_python import printed_by
 from gguf_writing import write_gguf
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,6 +26,7 @@ from roseinfer.models import (
 )
 from roseinfer.models.gguf_file import GgufFile
 from roseinfer.models.gguf_model import load_as_stored
+from roseinfer.models.gguf_path import packaged_smollm2
 from roseinfer.models.linear import Int8Linear, StoredLinear, TiledLinear
 from roseinfer.models.rope import LinearRope, Llama3Rope, Rope
 from roseinfer.models.weights import held_bytes
@@ -128,6 +131,25 @@ def test_matrices_of_two_kinds_that_become_one_are_computed(tmp_path):
     torch.testing.assert_close(
         reference_logits(stored, IDS), reference_logits(load_model(str(path)), IDS), rtol=1e-5, atol=1e-5
     )
+
+
+PEAK = """
+from roseinfer.models.gguf_model import load_as_stored
+from roseinfer.models.gguf_path import gguf_path
+def peak():
+    [line] = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
+    return 1024 * int(line.split()[1])
+before = peak()
+load_as_stored(gguf_path("smollm2"))
+print(peak() - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells a process its peak")
+def test_a_load_needs_memory_for_the_file_and_its_matrices_once():
+    """The file is mapped, and its pages count. In float32 the matrices alone would take five times as much."""
+    assert int(printed_by(PEAK)) < 3 * packaged_smollm2().stat().st_size
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from pathlib import Path
 import gguf
 import pytest
 import torch
+from fresh_python import printed_by
 from tokenizers_of_all_kinds import TEXTS, tokenizer_of
 
 from roseinfer.bench.peers import why_no_peers
@@ -149,6 +150,12 @@ def test_smollm2_has_digits_alone():
     assert (
         read.special_tokens["bos_token"] == "<|im_start|>" and read.end_token == 2 and "default" in read.chat_templates
     )
+
+
+@pytest.mark.slow
+def test_transformers_is_not_imported_for_it():
+    code = "import sys; from roseinfer import LLM; LLM('smollm2', device='cpu', num_kvcache_blocks=1, max_model_len=64)"
+    assert printed_by(f"{code}; print('transformers' in sys.modules)") == "False\n"
 
 
 BY_LLAMA_CPP = """
