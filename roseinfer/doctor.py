@@ -295,7 +295,7 @@ def probe_bundled_model() -> Check:
 
 
 def probe_smollm2() -> Check:
-    from roseinfer.models.gguf_folder import packaged_smollm2
+    from roseinfer.models.gguf_path import packaged_smollm2
 
     path = packaged_smollm2()
     if path is None:

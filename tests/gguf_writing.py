@@ -20,7 +20,8 @@ WORDS = [*(chr(code) for code in range(33, 127)), "Ġ", "Ġa", "ab", "<end>"]
 def write_gguf(model: Model, path: Path, kind: str = "F32", v_kind: str | None = None, **metadata: Any) -> Path:
     """Write a model of any family.
 
-    kind: of its matrices; v_kind: of v_proj, if it has another. metadata: more values, or others, by GGUF's name.
+    kind: of its matrices and tables; v_kind: of v_proj, if it has another. metadata: more values, or others, by their
+    names in GGUF.
     """
     c = model.config
     name = {"mistral": "llama"}.get(c.architecture, c.architecture)
@@ -48,7 +49,7 @@ def write_gguf(model: Model, path: Path, kind: str = "F32", v_kind: str | None =
     for hf_name, weight in FAMILIES[c.architecture].write_weights(model).items():
         values = stored(hf_name, weight.float().numpy(), model)
         matrix_kind = v_kind if v_kind and ".v_proj." in hf_name else kind
-        own = matrix_kind if values.ndim == 2 and "embed" not in hf_name and "wpe" not in hf_name else "F32"
+        own = matrix_kind if values.ndim == 2 else "F32"
         data = values if own == "F32" else gguf.quants.quantize(values, Kind[own])
         writer.add_tensor(gguf_name(hf_name), np.ascontiguousarray(data), raw_dtype=Kind[own])
     writer.write_header_to_file()

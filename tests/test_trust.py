@@ -120,7 +120,7 @@ def test_python_of_a_model_folder_never_runs(folder, marker, tiny, kept):
         lambda: load_model(str(folder)),
         lambda: model_config(str(folder)),
         lambda: load_tokenizer(str(folder)),
-        lambda: ChatTemplate(str(folder)).render(HELLO, True, False),
+        lambda: ChatTemplate.of(str(folder)).render(HELLO, True, False),
         lambda: LLM(tiny, tokenizer=str(folder), num_kvcache_blocks=4).chat(HELLO),
     ):
         try:
@@ -172,7 +172,7 @@ def test_every_call_of_an_auto_class_says_that_no_code_is_trusted():
 def test_a_template_reaches_neither_python_nor_files(folder, marker, template):
     (folder / "chat_template.jinja").write_text("{% set out %}" + template + "{% endset %}{{ out }}ok")
     try:
-        text = ChatTemplate(str(folder)).render(HELLO, True, False)
+        text = ChatTemplate.of(str(folder)).render(HELLO, True, False)
     except ValueError:
         text = "refused"
     assert text in ("refused", "ok") and not marker.exists()

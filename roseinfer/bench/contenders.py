@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import abc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -109,6 +110,8 @@ class StageContender:
     def counts(self, step: int) -> dict[str, int]:
         """Count exactly what decode step `step` (0 is the first one) does: one whole stage.decode, without sampling.
 
+        A step that is one function, sampling included, is counted as that: its stage.decode would be another step.
+
         aten_ops counts every start, those started by other ops included; it differs from device to device. copies, cats
         and selects are the stage's own (see stage_ops), and alike on every device. transfers are copies between
         devices, which a CPU does without.
@@ -143,7 +146,7 @@ class StageContender:
         """Return what `count` makes of a fresh stage's decode step `step`; the stage and its weights are freed then."""
         stage, seqs = self.at_step(step)
         with blame(self.name, f"decode step {step}"):
-            return count(lambda: stage.decode(seqs))
+            return count(partial(stage.next_tokens if stage.is_one_function else stage.decode, seqs))
 
     def at_step(self, step: int) -> tuple[Stage, list[Sequence]]:
         """Return a fresh stage and its sequences, ready for decode step `step`."""

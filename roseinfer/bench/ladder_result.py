@@ -143,9 +143,9 @@ class LadderResult(MachineResult):
             "that alone, at this machine's rates, takes at least half of the step. By the host: the step's matrix "
             "products alone, as the stage holds them, with reading keys and values, its own copies and what it "
             "computes again, take less than half of it. By its kernels: neither, or they are inside one operation. "
-            f"Counts: one whole stage.decode at context {self.floor['context_len']}; aten ops with those that ops "
-            "start; the others are the stage's own, alike on every device, and transfers, the copies between host and "
-            "device, stand apart."
+            f"Counts: one whole stage.decode at context {self.floor['context_len']}, or the one function that a step "
+            "is; aten ops with those that ops start; the others are the stage's own, alike on every device, and "
+            "transfers, the copies between host and device, stand apart."
         )
         rows = {row["stage"] for row in self.rows}
         if HF_NAMES["dynamic"] in rows:

@@ -16,6 +16,7 @@ from roseinfer.settings import DEVICE, flag
 if TYPE_CHECKING:
     from roseinfer.llm.llm import LLM
     from roseinfer.llm.outputs import RequestOutput
+    from roseinfer.models import ModelTokenizer
     from roseinfer.sampling_params import SamplingParams
 
 WRITES = "the model's generation_config.json decides when not given"
@@ -39,14 +40,12 @@ class Writing:
     seed: int | None = flag(None, "the same text again, where it is drawn")
 
 
-def llm_of(args: Namespace) -> LLM:
+def llm_of(args: Namespace, tokenizer: ModelTokenizer) -> LLM:
     """Load the model that was named, for one request at a time. Raises ValueError as LLM does."""
     from roseinfer.llm.llm import LLM
-    from roseinfer.models import load_tokenizer
 
-    load_tokenizer(args.model)  # a model without one is refused before it is loaded
     with shown_progress(f"loading {args.model}; a first run also compiles kernels, once"):
-        return LLM(args.model, max_num_seqs=1, **given_fields(Loading, args))
+        return LLM(args.model, tokenizer=tokenizer, max_num_seqs=1, **given_fields(Loading, args))
 
 
 def params_of(args: Namespace, llm: LLM, **others: Any) -> SamplingParams:

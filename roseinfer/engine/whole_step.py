@@ -59,22 +59,23 @@ class WholeStep:
     def __init__(self, model: Model, memory: Tensor) -> None:
         assert isinstance(model, (GPT2, Llama)) and isinstance(model.lm_head, MatrixInTiles)
         c, table = model.config, model.token_embedding.weight.detach()
+        nothing = torch.empty(0, c.hidden_size, dtype=model.dtype)
         self.held: list[Tensor] = []  # what the addresses point to
         rows = [self._row(layer) for layer in model.parts]
         if isinstance(model, Llama):
-            tables = table, table[:0], model.rotation.table_for(table.device, table.dtype)
+            tables = nothing, model.rotation.table_for(model.device, model.dtype)
         else:
-            tables = table, model.wpe.weight.detach(), table[:0]
+            tables = model.wpe.weight.detach(), nothing
         matrices = model.parts[0].qkv.weight, model.lm_head.weight
         kinds = [weight.numpy().reshape(-1)[:0] for weight in matrices]
-        self.held += tables
+        self.held += table, *tables
         self.model_args = (
             *kinds, isinstance(model, Llama), np.float32(c.norm_eps), c.num_heads, c.intermediate_size,
             np.array(rows, np.int64), np.array([*self._norm(model.last_norm), *self._matrix(model.lm_head)], np.int64),
-            *map(bits, tables),
+            bits(table), c.hidden_size, *map(bits, tables),
         )  # fmt: skip
         self.pool = bits(memory)
-        self.forward = compiled_forward(*(kind.dtype for kind in kinds), self.pool.dtype)
+        self.forward = compiled_forward(*(kind.dtype for kind in kinds), bits(table).dtype, self.pool.dtype)
         self.vocab_size = c.vocab_size
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -57,9 +57,8 @@ def bits(x: Tensor) -> np.ndarray:
     NumPy has no bfloat16, so each 16-bit type goes as an integer of its own, and `as_float` knows them apart: int16 is
     bfloat16, uint16 is float16.
     """
-    if x.dtype == torch.float32:
-        return x.numpy()
-    return x.view(torch.int16 if x.dtype == torch.bfloat16 else torch.uint16).numpy()
+    as_integers = {torch.bfloat16: torch.int16, torch.float16: torch.uint16}
+    return x.view(as_integers.get(x.dtype, x.dtype)).numpy()
 
 
 @cache

@@ -66,7 +66,7 @@ EIGHT_BITS = QuantizedLayout(bits=8, dtype=torch.uint8, offset=128, head=4 * TIL
 FOUR_BITS = QuantizedLayout(bits=4, dtype=torch.int16, offset=8, head=0, group_head=2 * TILE)
 STORED = {
     "Q8_0": QuantizedLayout(bits=8, dtype=torch.int8, offset=0, head=0, group_head=2 * TILE, group=BLOCK),
-    "Q4_0": QuantizedLayout(bits=4, dtype=torch.uint16, offset=8, head=0, group_head=2 * TILE, group=BLOCK),
+    "Q4_0": QuantizedLayout(bits=4, dtype=torch.int64, offset=8, head=0, group_head=2 * TILE, group=BLOCK),
     "Q4_1": QuantizedLayout(bits=4, dtype=torch.uint32, offset=0, head=0, group_head=4 * TILE, group=BLOCK),
 }
 LAYOUTS = by_type([EIGHT_BITS, FOUR_BITS, *STORED.values()])

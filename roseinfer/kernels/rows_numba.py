@@ -1,16 +1,76 @@
-"""What a layer computes of each token alone, as compiled functions: norms, RoPE, SwiGLU, K and V in the pool's type."""
+"""What a step computes of each token alone, as compiled functions: embeddings, norms, RoPE, SwiGLU, rounded K and V."""
 
 from __future__ import annotations
 
 import numpy as np
+import torch
 from numba import njit, prange, types
 from numba.extending import overload
+from torch import Tensor
+
+from roseinfer.graphs.operation import operation
 
 from .layer_table import K_NORM, Q_NORM, values_at
+from .numba_calls import bits, compiled
 from .paged_numba import SUMS, as_float, exp_of_negative
-from .tiled_numba import bits_of_bfloat16
+from .quantized_layout import BLOCK, STORED, by_type
+from .tiled_numba import TILE, bits_of_bfloat16
 
 FEW = 16  # rows below which one thread computes them: sooner done than shared out
+
+
+@operation
+def embedded(token_ids: Tensor, table: Tensor, width: int) -> Tensor:
+    """Return rows of a table of token embeddings in float32, [N, width].
+
+    table: [V, width] of float32, float16 or bfloat16, or `stored_tiles` of a GGUF file's blocks.
+    """
+    out = torch.empty(len(token_ids), width)
+    read_rows(out.numpy(), bits(table), token_ids.numpy())
+    return out
+
+
+@compiled()
+def read_rows(out, table, indices):
+    for n in range(len(indices)):
+        read_row(out[n], table, indices[n])
+
+
+def read_row(out, table, index):
+    """Write a row of a table to out [C], float32. It is only ever compiled, one version for each type of table."""
+    raise NotImplementedError
+
+
+@overload(read_row)
+def _read_row(out, table, index):
+    layout = by_type(STORED.values()).get(table.dtype)
+    if layout is None:
+
+        def numbers(out, table, index):
+            for i in range(len(out)):
+                out[i] = as_float(table[index, i])
+
+        return numbers
+
+    bits_, offset, head, block_bytes = layout.bits, layout.offset, layout.group_head, layout.group_bytes
+    has_minimum = head > 2 * TILE
+
+    def blocks(out, table, index):
+        tile, row = table[index // TILE].view(np.uint8), index % TILE
+        halves = tile.view(np.uint16)
+        for block in range(len(out) // BLOCK):
+            at, begin = block * block_bytes, block * BLOCK
+            scale = as_float(halves[at // 2 + row])
+            minimum = as_float(halves[at // 2 + TILE + row]) if has_minimum else np.float32(0)
+            for i in range(BLOCK * bits_ // 8):
+                byte = tile[at + head + i * TILE + row]
+                if bits_ == 8:
+                    out[begin + i] = scale * np.float32(np.int8(byte))
+                else:
+                    out[begin + i] = scale * np.float32(np.int32(byte & 15) - offset) + minimum
+                    out[begin + BLOCK // 2 + i] = scale * np.float32(np.int32(byte >> 4) - offset) + minimum
+
+    return blocks
 
 
 @njit(fastmath=SUMS, error_model="numpy")

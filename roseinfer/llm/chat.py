@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from roseinfer.models import ModelLoadError, pretrained_tokenizer
+from roseinfer.models import ModelLoadError, ModelTokenizer, model_tokenizer
 
+from .loading import NO_FILES
 from .messages import Message, template_messages
 from .worker import Worker
 
 RENDER_SECONDS = 10
 MOST_CHARACTERS = 10_000_000
-FILES = "chat_template.jinja, or 'chat_template' in tokenizer_config.json"
-NO_FOLDER = "only a folder of a model or tokenizer has one"
 
 
 class NoChatTemplate(ModelLoadError):
@@ -27,26 +26,27 @@ class NoChatTemplate(ModelLoadError):
         super().__init__(f"{fact}: write the prompt yourself and use generate, or give chat_template")
 
 
-def require_template(spec: str) -> None:
-    """Raise NoChatTemplate unless the folder of a model or tokenizer has a template; the model is not loaded."""
-    if not pretrained_tokenizer(spec).chat_template:
-        raise NoChatTemplate(f"{spec!r} has no chat template ({FILES})")
-
-
 class ChatTemplate:
-    """The template of a model: chat_template.jinja, or `chat_template` in tokenizer_config.json.
+    """The template of a model: chat_template.jinja, `chat_template` in tokenizer_config.json, or a GGUF file's.
 
-    transformers reads it, and renders it in its sandbox, in a process that ends when a template takes too long or too
-    much memory. spec: None for a model without a folder, whose conversations bring their templates. name: the model's,
-    for errors; None for the spec.
+    transformers renders it in its sandbox, in a process that ends when a template takes too long or too much memory.
+
+    Args:
+        files: the model's tokenizer with its templates; None for a model without, whose conversations bring their own.
+        name: the model's, for errors.
     """
 
-    def __init__(self, spec: str | None, name: str | None = None) -> None:
-        self._name = name or repr(spec)
-        self._tokenizer = pretrained_tokenizer(spec) if spec else None
-        special = self._tokenizer.special_tokens_map if self._tokenizer else {}
-        self._special_tokens = {name: str(token) for name, token in special.items()}
+    def __init__(self, files: ModelTokenizer | None, name: str) -> None:
+        self._name = name
+        self._templates = files.chat_templates if files else {}
+        self._place = files.template_place if files else NO_FILES
+        self._special_tokens = files.special_tokens if files else {}
         self._renderer = Worker("roseinfer.llm.template_worker", RENDER_SECONDS)
+
+    @classmethod
+    def of(cls, spec: str) -> ChatTemplate:
+        """Return the template of a model, which is not loaded, or of a tokenizer alone. Raises ModelLoadError."""
+        return cls(model_tokenizer(spec), repr(spec))
 
     def close(self) -> None:
         """End the process and its rendering. No template is rendered after that."""
@@ -111,16 +111,15 @@ class ChatTemplate:
         """
         if not isinstance(chat_template, str | None):
             raise ValueError(f"chat_template must be a text, got {chat_template!r:.100}")
-        tokenizer = self._tokenizer
-        if tokenizer is None or not (chat_template or tokenizer.chat_template):
-            if chat_template:
-                return chat_template
-            raise NoChatTemplate(f"{self._name} has no chat template ({FILES if tokenizer else NO_FOLDER})")
-        try:
-            return tokenizer.get_chat_template(chat_template, tools or None)
-        except ValueError as e:  # several, and no default one
-            reason = " ".join(str(e).split())
-            raise ModelLoadError(f"{self._name}: its chat template cannot be read: {reason}") from e
+        if chat_template:
+            return self._templates.get(chat_template, chat_template)
+        if not self._templates:
+            raise NoChatTemplate(f"{self._name} has no chat template ({self._place})")
+        for name in (["tool_use"] if tools else []) + ["default"]:
+            if name in self._templates:
+                return self._templates[name]
+        names = ", ".join(sorted(self._templates))
+        raise ModelLoadError(f"{self._name} has several chat templates and none is the usual one: name one of {names}")
 
 
 OWN_ARGUMENTS = ("messages", "conversations", "tools", "chat_template", "add_generation_prompt",

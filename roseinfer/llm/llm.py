@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from roseinfer.arguments import refuse_named, refuse_wrong_arguments, takes_settings
 from roseinfer.engine.config import EngineConfig, check_block_size
 from roseinfer.engine.engine import Engine
-from roseinfer.models import Model
+from roseinfer.models import Model, ModelTokenizer
 from roseinfer.parallel.ranks import Ranks
 from roseinfer.parallel.runner import ParallelRunner
 from roseinfer.planning.pool_size import most_blocks, pool_blocks
@@ -47,7 +47,8 @@ class LLM:
     Args:
         model: a folder, a GGUF file, a hub id, "tiny", "smollm2" or "random:SHAPE", as load_model takes it; or a Model,
             used as it is.
-        tokenizer: a spec or a Tokenizer. None: the model's own; without any, prompts are token ids and texts are empty.
+        tokenizer: a spec, a Tokenizer or a ModelTokenizer. None: the model's own; without any, prompts are token ids
+            and texts are empty.
         dtype: of weights and KV cache, "float32" (default of a spec), "float16", "bfloat16", "auto": the checkpoint's.
         device: where the model runs, such as "cpu" or "cuda". None: a GPU if there is one, else the CPU.
         quantization: "int8" or "int4" keeps the matrices in 8 or 4 bits, on a CPU. None: in dtype.
@@ -81,7 +82,7 @@ class LLM:
         self,
         model: str | Model,
         *,
-        tokenizer: str | Tokenizer | None = None,
+        tokenizer: str | Tokenizer | ModelTokenizer | None = None,
         dtype: str | None = None,
         device: str | None = None,
         quantization: str | None = None,
@@ -96,15 +97,17 @@ class LLM:
         if not is_count(seed) or seed > MOST_SEED:
             raise ValueError(f"seed must be an integer from 0 to {MOST_SEED}, got {seed!r}")
         check_parallel(tensor_parallel_size, config, quantization)
+        self.spec = model if isinstance(model, str) else None
+        # Read first: it takes a moment, and a wrong one need not wait for the weights.
+        self._files = tokenizer_to_serve(self.spec, tokenizer)
         self._ranks: Ranks | None = None
         if tensor_parallel_size == 1:
             self.model = model_to_serve(model, dtype, device, quantization)
         else:
             self.model, self._ranks = parallel_model(model, tensor_parallel_size, dtype, device)
-        self.spec = model if isinstance(model, str) else None
         try:
             pool_sizes = num_kvcache_blocks, kv_cache_memory_bytes, gpu_memory_utilization
-            self._set_up(config, settings, tokenizer, pool_sizes)
+            self._set_up(config, settings, pool_sizes)
         except BaseException:
             self.close()
             raise
@@ -114,17 +117,14 @@ class LLM:
         self,
         config: EngineConfig,
         settings: dict[str, Any],
-        tokenizer: str | Tokenizer | None,
         pool_sizes: tuple[int | None, int | None, float | None],
     ) -> None:
         """Set up all that comes after the model. pool_sizes: the three arguments that size the KV cache."""
         check_block_size(config.block_size, self.model.device.type)
-        self.tokenizer, end_token = tokenizer_to_serve(self.spec, tokenizer)
-        if self.spec:  # the caller's own Model is used as it is
-            self.model.config = with_end_token(self.model.config, end_token)
+        self.tokenizer = self._files.tokenizer if self._files else None
+        if self.spec and self._files:  # the caller's own Model is used as it is
+            self.model.config = with_end_token(self.model.config, self._files.end_token)
         self._default_params = default_params(self.spec)
-        spec = self.spec if tokenizer is None else tokenizer
-        self._template_spec = spec if self.tokenizer and isinstance(spec, str) else None
         self.max_model_len = config.longest(self.model.config)
         draft = draft_to_serve(config.speculative, self.model, self.tokenizer)
         if config.speculative:
@@ -261,7 +261,7 @@ class LLM:
     @cached_property
     def chat_template(self) -> ChatTemplate:
         """The model's chat template, which renders conversations."""
-        return ChatTemplate(self._template_spec, self._name)
+        return ChatTemplate(self._files, self._name)
 
     @property
     def _name(self) -> str:

@@ -14,11 +14,12 @@ from roseinfer.models import (
     Model,
     ModelConfig,
     ModelLoadError,
+    ModelTokenizer,
     checkpoint_dtype,
     generation_config,
+    has_tokenizer,
     load_model,
-    tokenizer_and_end,
-    tokenizer_folder,
+    model_tokenizer,
 )
 from roseinfer.models.gguf_model import load_as_stored, stored_gguf
 from roseinfer.models.weights import check_quantization, prepare_weights
@@ -49,6 +50,8 @@ NOT_APPLIED = {
     "dola_layers": None,
 }
 
+
+NO_FILES = "only a folder of a model or tokenizer, or a GGUF file, has one"
 
 # What vLLM's LLM has beyond this one's arguments, and what to use instead.
 NOT_TAKEN = {
@@ -124,8 +127,8 @@ def draft_to_serve(config: SpeculativeConfig | None, target: Model, tokenizer: T
         return None
     if not isinstance(config.model, str):
         return model_to_serve(config.model, None, None, config.quantization)
-    own = tokenizer_to_serve(config.model, None)[0] if tokenizer else None
-    if own and tokenizer and own.get_vocab() != tokenizer.get_vocab():
+    own = tokenizer_to_serve(config.model, None) if tokenizer else None
+    if own and tokenizer and own.tokenizer.get_vocab() != tokenizer.get_vocab():
         raise ValueError(
             f"speculative['model']={config.model!r} has another vocabulary than the model that it drafts for: the "
             "tokens of their tokenizers differ"
@@ -134,8 +137,8 @@ def draft_to_serve(config: SpeculativeConfig | None, target: Model, tokenizer: T
     return model_to_serve(config.model, dtype, str(target.device), config.quantization)
 
 
-def tokenizer_to_serve(spec: str | None, tokenizer: str | Tokenizer | None) -> tuple[Tokenizer | None, int | None]:
-    """Return the tokenizer that was asked for, else the one of the model's spec, else None; and its end token, or None.
+def tokenizer_to_serve(spec: str | None, tokenizer: str | Tokenizer | ModelTokenizer | None) -> ModelTokenizer | None:
+    """Return the tokenizer that was asked for, else the one of the model's spec, else None.
 
     Raises ModelLoadError, and ValueError for a Tokenizer that cuts or pads texts: prompts are neither cut nor padded.
     """
@@ -143,12 +146,12 @@ def tokenizer_to_serve(spec: str | None, tokenizer: str | Tokenizer | None) -> t
         for state, off in (("truncation", "no_truncation"), ("padding", "no_padding")):
             if value := getattr(tokenizer, state):
                 raise ValueError(f"tokenizer.{state} must be None, got {value}: call tokenizer.{off}() first")
-        return tokenizer, None
+        return ModelTokenizer(tokenizer, None, {}, {}, NO_FILES)
+    if isinstance(tokenizer, ModelTokenizer):
+        return tokenizer
     if tokenizer is not None:
-        return tokenizer_and_end(tokenizer)
-    if not spec or spec.startswith("random:") or not (tokenizer_folder(spec) / "tokenizer.json").is_file():
-        return None, None
-    return tokenizer_and_end(spec)
+        return model_tokenizer(tokenizer)
+    return model_tokenizer(spec) if spec and has_tokenizer(spec) else None
 
 
 def with_end_token(config: ModelConfig, token_id: int | None) -> ModelConfig:

@@ -13,12 +13,11 @@ from .load import (
     load_model,
     model_config,
     shape_of,
-    tokenizer_folder,
 )
 from .model import Attend, Layer, Model
 from .rope import Rope
 from .shapes import empty_model, random_model
-from .tokenizer import load_tokenizer, pretrained_tokenizer, tokenizer_and_end
+from .tokenizer import ModelTokenizer, has_tokenizer, load_tokenizer, model_tokenizer
 
 __all__ = [
     "GPT2",
@@ -28,17 +27,17 @@ __all__ = [
     "Model",
     "ModelConfig",
     "ModelLoadError",
+    "ModelTokenizer",
     "Rope",
     "checkpoint_dtype",
     "empty_model",
     "generation_config",
+    "has_tokenizer",
     "load_model",
     "load_tokenizer",
     "model_config",
-    "pretrained_tokenizer",
+    "model_tokenizer",
     "random_model",
     "shape_of",
     "to_hf",
-    "tokenizer_and_end",
-    "tokenizer_folder",
 ]

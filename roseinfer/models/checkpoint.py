@@ -15,8 +15,9 @@ from roseinfer.paths import TINY
 
 from .config import ModelConfig
 from .gguf_file import GgufFile
-from .gguf_folder import CONFIG, GENERATION, ON_THE_HUB, SMOLLM2, TOKENIZER, gguf_folder, gguf_path
+from .gguf_path import ON_THE_HUB, SMOLLM2, gguf_path, opened
 from .hf import config_from_hf, weights_from_gguf, weights_from_hf
+from .hf_gguf import config_of, end_tokens, in_gguf_words
 
 CONFIG_FILES = ["config.json", "generation_config.json"]
 TOKENIZER_FILES = ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "*.jinja"]
@@ -33,31 +34,34 @@ class Checkpoint:
     """The files of a model.
 
     Args:
-        folder: has config.json; of a GGUF file, the folder that is made of it.
-        gguf: the file that has the weights, None for safetensors in the folder.
+        folder: has config.json and safetensors; of a GGUF file, where it lies.
+        gguf: the file that has everything, None for such a folder.
     """
 
     folder: Path
-    gguf: Path | None = None
+    gguf: GgufFile | None = None
 
     @property
     def path(self) -> Path:
         """What messages name: the file, or the folder."""
-        return self.gguf or self.folder
-
-    @property
-    def tokenizer(self) -> Path:
-        """The folder with the tokenizer, and its chat template if it has one."""
-        return self.folder / TOKENIZER if self.gguf else self.folder
+        return self.gguf.path if self.gguf else self.folder
 
     @cached_property
     def hf_config(self) -> dict[str, Any]:
-        return read_json(self.folder / CONFIG)
+        """What config.json holds, or would hold. Raises ModelLoadError."""
+        if self.gguf is None:
+            return read_json(self.folder / "config.json")
+        try:
+            return config_of(self.gguf)
+        except ValueError as e:
+            raise ModelLoadError(f"{self.path}: {e}") from e
 
     @cached_property
     def generation(self) -> dict[str, Any] | None:
-        """What generation_config.json holds, None without such a file."""
-        path = self.folder / GENERATION
+        """What generation_config.json holds, or would hold; None without such a file. Raises ModelLoadError."""
+        if self.gguf:
+            return {"eos_token_id": end_tokens(self.gguf)}
+        path = self.folder / "generation_config.json"
         return read_json(path) if path.is_file() else None
 
     @cached_property
@@ -67,14 +71,14 @@ class Checkpoint:
         try:
             return config_from_hf(hf, generation)
         except ValueError as e:
-            raise ModelLoadError(f"{self.path}: {e}") from e
+            reason = in_gguf_words(self.gguf, str(e)) if self.gguf else e
+            raise ModelLoadError(f"{self.path}: {reason}") from e
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield each weight under roseinfer's name. Raises ModelLoadError, or ValueError for wrong names."""
         if self.gguf is None:
             return weights_from_hf(_read_tensors(self.folder), self.config)
-        file = GgufFile(self.gguf)
-        return weights_from_gguf(file, self.config, file.computed)
+        return weights_from_gguf(self.gguf, self.config, self.gguf.computed)
 
 
 def checkpoint_of(spec: str, files: list[str]) -> Checkpoint:
@@ -82,7 +86,7 @@ def checkpoint_of(spec: str, files: list[str]) -> Checkpoint:
     if spec == "tiny":
         return Checkpoint(TINY)
     if gguf := gguf_path(spec):
-        return Checkpoint(_folder_of(gguf), gguf)
+        return Checkpoint(gguf.parent, _opened(gguf))
     if spec == SMOLLM2:
         return _smollm2_from_the_hub(files)
     path = Path(spec).expanduser()
@@ -90,7 +94,7 @@ def checkpoint_of(spec: str, files: list[str]) -> Checkpoint:
         _refuse_gguf_files(path)
         return Checkpoint(path)
     if path.is_file():
-        raise ModelLoadError(f"{spec!r} is a file: give the folder that holds config.json and model.safetensors")
+        raise ModelLoadError(f"{spec!r} is a file: give a .gguf file, or the folder that holds config.json and weights")
     if spec.startswith((".", "/", "~")):
         raise ModelLoadError(f"no such folder: {spec!r}")
     return Checkpoint(_download(spec, files))
@@ -104,12 +108,12 @@ def _smollm2_from_the_hub(files: list[str]) -> Checkpoint:
         raise ModelLoadError(f"{SMOLLM2} is not installed ({brought}), and {e}") from e
 
 
-def _folder_of(path: Path) -> Path:
-    """Return gguf_folder's. Raises ModelLoadError where there is no such file, or it is no model that can be loaded."""
+def _opened(path: Path) -> GgufFile:
+    """Open a GGUF file. Raises ModelLoadError where there is no such file, and for what is no GGUF file."""
     if not path.is_file():
         raise ModelLoadError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: a GGUF file is wanted")
     try:
-        return gguf_folder(path)
+        return opened(path)
     except (ValueError, OSError) as e:
         raise ModelLoadError(f"{path}: {e}") from e
 

@@ -1,8 +1,8 @@
-"""A GGUF file's model with its matrices in the file's own blocks, for a CPU."""
+"""A GGUF file's model with its matrices and token embeddings in the file's own blocks, for a CPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,16 +12,16 @@ from torch import Tensor, nn
 from roseinfer.kernels.quantized_layout import STORED
 
 from .checkpoint import MODEL_FILES, ModelLoadError, checkpoint_of
-from .config import ModelConfig
 from .gguf_file import GgufFile
-from .gguf_folder import gguf_path
+from .gguf_path import gguf_path
 from .hf import weights_from_gguf
-from .linear import StoredLinear, TiledLinear
+from .linear import MatrixInTiles, StoredEmbedding, StoredLinear, TiledLinear
 from .load import check_shapes
 from .model import Model
 from .shapes import empty_model
 from .weights import finish_layouts
 
+TABLE, HALVES = "token_embd.weight", {"F16": torch.float16, "BF16": torch.bfloat16}
 JOINED = (("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up"))  # of a layer: matrices that we compute as one
 
 
@@ -34,7 +34,8 @@ def stored_gguf(spec: str, dtype: str | None, quantization: str | None, device: 
 def load_as_stored(path: Path) -> Model:
     """Load a GGUF file's model for a CPU, its matrices in the file's own blocks where those are Q8_0, Q4_0 or Q4_1.
 
-    Other matrices become float32, and so do vectors and the table of token embeddings. Raises ModelLoadError.
+    Other matrices and all vectors become float32, one at a time. Token embeddings stay in blocks, and in float16 and
+    bfloat16, too; where they are the output matrix as well, both share the blocks. Raises ModelLoadError.
     """
     model = _model_of(path, GgufFile.computed, lambda raw: torch.from_numpy(raw.copy()))
     finish_layouts(model)
@@ -50,16 +51,21 @@ def _model_of(
     path: Path, computed: Callable[[GgufFile, str], Tensor], as_stored: Callable[[np.ndarray], Tensor]
 ) -> Model:
     """Make a file's model. computed: reads a tensor in float32. as_stored: makes a tensor of a matrix in blocks."""
-    config = checkpoint_of(str(path), MODEL_FILES).config
-    model, file = empty_model(config), GgufFile(path)
+    checkpoint = checkpoint_of(str(path), MODEL_FILES)
+    config, file = checkpoint.config, checkpoint.gguf
+    assert file, "the path is a GGUF file's"
+    model = empty_model(config)
 
     def as_is(name: str) -> Tensor:
-        return as_stored(file.raw(name)) if _is_in_blocks(file, name) else computed(file, name)
+        if _is_in_blocks(file, name):
+            return as_stored(file.raw(name))
+        if name == TABLE and (dtype := HALVES.get(file.stored[name].kind)):
+            return as_stored(file.raw(name)).view(dtype)
+        return computed(file, name)
 
     try:
-        check_shapes(model, _without_copy(dict(weights_from_gguf(file, config, file.empty)), config), path)
-        tensors = _without_copy(dict(weights_from_gguf(file, config, as_is)), config)
-        _take(model, tensors, computed(file, "token_embd.weight"))
+        check_shapes(model, dict(weights_from_gguf(file, config, file.empty)), path)
+        _fill(model, weights_from_gguf(file, config, as_is))
     except ModelLoadError:
         raise
     except ValueError as e:
@@ -68,35 +74,52 @@ def _model_of(
 
 
 def _is_in_blocks(file: GgufFile, name: str) -> bool:
-    """Whether a tensor is a matrix that can stay as stored: those that become one matrix need blocks of one kind."""
+    """Whether a tensor can stay in blocks: those that become one matrix need blocks of one kind."""
     part = name.split(".")[-2]
     together = next((group for group in JOINED if part in group), (part,))
     kinds = {file.stored[other].kind for p in together if (other := name.replace(part, p)) in file.stored}
-    return len(file.stored[name].shape) == 2 and len(kinds) == 1 and kinds <= set(STORED)
-
-
-def _without_copy(tensors: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
-    """Leave out GPT-2's output matrix, which some files have beside the token embedding that it is."""
-    return {name: tensor for name, tensor in tensors.items() if name != "lm_head.weight" or not config.tie_embeddings}
-
-
-def _matrix(raw: Tensor, in_features: int, bias: Tensor | None) -> nn.Module:
-    """Return the layer of a matrix as a GGUF file has it: in its blocks, or in float32 where it came computed."""
-    return StoredLinear(raw, in_features, bias) if raw.dtype == torch.uint8 else TiledLinear(raw, bias)
+    is_matrix = len(file.stored[name].shape) == 2 and part != "position_embd"
+    return is_matrix and len(kinds) == 1 and kinds <= set(STORED)
 
 
 @torch.inference_mode()
-def _take(model: Model, tensors: dict[str, Tensor], table: Tensor) -> None:
-    """Give an empty model its weights with each matrix as a GGUF file has it; in place.
+def _fill(model: Model, weights: Iterator[tuple[str, Tensor]]) -> None:
+    """Give an empty model its weights, one after another, each matrix as a GGUF file has it; in place.
 
-    tensors: by name, matrices in blocks as uint8 [M, bytes]; they are used up. table: the token embeddings, in float32.
+    weights: by name; those in blocks are uint8 [rows, bytes].
     """
-    [embedded] = [name for name, p in model.named_parameters() if p is model.token_embedding.weight]
-    for name, linear in [(name, m) for name, m in model.named_modules() if isinstance(m, nn.Linear)]:
-        raw, bias = tensors.pop(f"{name}.weight"), tensors.pop(f"{name}.bias", None)
-        parent, _, child = name.rpartition(".")
-        setattr(model.get_submodule(parent), child, _matrix(raw, linear.in_features, bias))
-    if model.lm_head is None:
-        model.lm_head = _matrix(tensors[embedded], model.config.hidden_size, None)
-    model.load_state_dict(tensors | {embedded: table}, assign=True)
+    # 1. Matrices: each gets its layout before the next one is read.
+    vectors: dict[str, Tensor] = {}
+    for name, tensor in weights:
+        owner, _, kind = name.rpartition(".")
+        module = model.get_submodule(owner)
+        if module is model.token_embedding:
+            model.set_submodule(owner, _embedding(model, tensor))
+        elif isinstance(module, nn.Linear) and kind == "weight":
+            model.set_submodule(owner, _matrix(tensor, module.in_features))
+        else:
+            vectors[name] = tensor
+    # 2. Their biases, which may have come before them.
+    for name in [name for name in vectors if name.endswith(".bias")]:
+        if isinstance(module := model.get_submodule(name.removesuffix(".bias")), MatrixInTiles):
+            module.bias = vectors.pop(name)
+    # 3. All others.
+    model.load_state_dict(vectors, assign=True)
     model.requires_grad_(False).eval()
+
+
+def _embedding(model: Model, table: Tensor) -> StoredEmbedding:
+    """Return the layer of a table of token embeddings, and make it the output matrix where the model ties them."""
+    width, is_in_blocks = model.config.hidden_size, table.dtype == torch.uint8
+    if model.config.tie_embeddings:
+        model.lm_head = matrix = _matrix(table, width)
+    elif is_in_blocks:
+        matrix = _matrix(table, width)
+    return StoredEmbedding(matrix.weight if is_in_blocks else table, width)
+
+
+def _matrix(raw: Tensor, in_features: int) -> MatrixInTiles:
+    """Return the layer of a matrix as a GGUF file has it: in its blocks, or in float32 where it came computed."""
+    if raw.dtype == torch.uint8:
+        return StoredLinear(raw, in_features, None)
+    return TiledLinear(raw.float(), None)

@@ -32,6 +32,17 @@ GPT2_SIZES = {
     "context_length": "n_positions",
     "attention.layer_norm_epsilon": "layer_norm_epsilon",
 }
+# Other names that messages have for what a file says: ModelConfig's and rope_parameters'.
+OTHER_NAMES = {
+    "num_layers": "block_count",
+    "num_heads": "attention.head_count",
+    "num_kv_heads": "attention.head_count_kv",
+    "max_model_len": "context_length",
+    "norm_eps": "attention.layer_norm_rms_epsilon",
+    "rope_type": "rope.scaling.type",
+    "factor": "rope.scaling.factor",
+    "original_max_position_embeddings": "rope.scaling.original_context_length",
+}
 NAMES = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
@@ -68,11 +79,11 @@ IN_A_LAYER = re.compile(r"blk\.(\d+)\.(.+)")
 
 def config_of(file: GgufFile) -> dict[str, Any]:
     """Return the config.json of a file's model. Raises ValueError for an architecture that is not supported."""
+    if (kind := file.metadata.get("general.type", "model")) != "model":
+        raise ValueError(f"general.type={kind!r}: it is no model by itself")
     name = file.metadata.get("general.architecture")
     if not isinstance(name, str) or name not in ARCHITECTURES:
         raise ValueError(f"general.architecture={name!r} is not supported, only {', '.join(ARCHITECTURES)}")
-    if (kind := file.metadata.get("general.type", "model")) != "model":
-        raise ValueError(f"general.type={kind!r}: it is no model by itself")
     sizes = GPT2_SIZES if name == "gpt2" else SIZES
     config = {"model_type": ARCHITECTURES[name], "vocab_size": _vocab_size(file)}
     for key, theirs in sizes.items():
@@ -85,6 +96,14 @@ def config_of(file: GgufFile) -> dict[str, Any]:
         if name == "llama":
             config["attention_bias"] = "blk.0.attn_q.bias" in file.stored
     return config
+
+
+def in_gguf_words(file: GgufFile, message: str) -> str:
+    """Return a message about a config with the names that a GGUF file has for its values."""
+    name = file.metadata["general.architecture"]
+    keys = {theirs: key for key, theirs in (GPT2_SIZES if name == "gpt2" else SIZES).items()} | OTHER_NAMES
+    spelled = re.compile(rf"(?<![\w.])({'|'.join(keys)})(?!\w)")
+    return spelled.sub(lambda found: f"{name}.{keys[found[1]]}", message.replace("config.json", "its metadata"))
 
 
 def end_tokens(file: GgufFile) -> list[int]:

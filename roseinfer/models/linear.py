@@ -4,7 +4,7 @@
     TiledLinear     tiles of 32 rows, each read from end to end (float32 and bfloat16)
     Int8Linear      8 bits per weight and one scale per row: a quarter of the bytes of float32
     Int4Linear      4 bits per weight and one scale per 64 of them
-    StoredLinear    the blocks of a GGUF file as they are (Q8_0, Q4_0, Q4_1)
+    StoredLinear    the blocks of a GGUF file as they are (Q8_0, Q4_0, Q4_1), and StoredEmbedding their rows
 
 The products of all but the first take GELU along.
 """
@@ -28,9 +28,10 @@ from roseinfer.kernels.quantized_layout import (
     rounded_tiles,
     stored_tiles,
 )
+from roseinfer.kernels.rows_numba import embedded
 from roseinfer.kernels.tiled_numba import TILE, tiles
 
-PIECE = 32 * TILE  # rows of W that are quantised at a time, so that no whole copy of it is made on the way
+PIECE = 32 * TILE  # rows of W that are rearranged at a time, so that no whole copy of it is made on the way
 
 
 class MatrixInTiles(nn.Module):
@@ -117,8 +118,24 @@ class StoredLinear(MatrixInTiles):
     def __init__(self, raw: Tensor, in_features: int, bias: Tensor | None) -> None:
         group_bytes = TILE * raw.shape[1] // (in_features // BLOCK)
         [layout] = [layout for layout in STORED.values() if layout.group_bytes == group_bytes]
-        if raw.is_meta:
-            tiles = torch.empty(layout.shape(len(raw), in_features), dtype=layout.dtype, device="meta")
-        else:
-            tiles = torch.from_numpy(stored_tiles(raw.numpy(), layout))
-        super().__init__((len(raw), in_features), tiles, bias)
+        stored = torch.empty(layout.shape(len(raw), in_features), dtype=layout.dtype, device=raw.device)
+        for first in range(0, 0 if raw.is_meta else len(raw), PIECE):
+            rows = raw[first : first + PIECE].numpy()
+            stored[first // TILE : (first + PIECE) // TILE] = torch.from_numpy(stored_tiles(rows, layout))
+        super().__init__((len(raw), in_features), stored, bias)
+
+
+class StoredEmbedding(nn.Module):
+    """A table of token embeddings as a GGUF file has it, whose rows become float32 when they are looked up.
+
+    Args:
+        weight: [V, width] in float32, float16 or bfloat16, or a StoredLinear's, which both then share.
+        width: of a row.
+    """
+
+    def __init__(self, weight: Tensor, width: int) -> None:
+        super().__init__()
+        self.weight, self.width = weight, width
+
+    def forward(self, token_ids: Tensor) -> Tensor:
+        return embedded(token_ids, self.weight, self.width)

@@ -83,7 +83,7 @@ class Llama(Model):
         self.rotation = Rotation(config.rope, config.head_dim, config.max_model_len)
 
     @property
-    def token_embedding(self) -> nn.Embedding:
+    def token_embedding(self) -> Any:
         return self.embed_tokens
 
     @property

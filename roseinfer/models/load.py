@@ -73,11 +73,11 @@ def checkpoint_dtype(spec: str) -> str:
     return name if name in [str(dtype).removeprefix("torch.") for dtype in DTYPES] else "float32"
 
 
-def tokenizer_folder(spec: str) -> Path:
-    """Find the folder with the tokenizer of `spec`, and its chat template if it has one. Raises ModelLoadError."""
+def tokenizer_checkpoint(spec: str) -> Checkpoint:
+    """Find the checkpoint that has the tokenizer of `spec`, and its chat template if any. Raises ModelLoadError."""
     if spec.startswith("random:"):
         raise ModelLoadError(f"{spec!r} has random weights and no tokenizer; 'tiny' has one")
-    return checkpoint_of(spec, [*CONFIG_FILES, *TOKENIZER_FILES]).tokenizer
+    return checkpoint_of(spec, [*CONFIG_FILES, *TOKENIZER_FILES])
 
 
 def _checked_device(device: str | torch.device) -> torch.device:

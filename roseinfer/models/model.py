@@ -61,8 +61,8 @@ class Model(nn.Module, ABC):
 
     @property
     @abstractmethod
-    def token_embedding(self) -> nn.Embedding:
-        """The table [V, C] that turns token ids into hidden states."""
+    def token_embedding(self) -> Any:
+        """Turns token ids into hidden states: nn.Embedding, or a StoredEmbedding of models/linear.py."""
 
     @property
     @abstractmethod
@@ -88,4 +88,4 @@ class Model(nn.Module, ABC):
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.token_embedding.weight.dtype
+        return self.last_norm.weight.dtype

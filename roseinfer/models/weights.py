@@ -8,15 +8,24 @@ torchao's int8 layers were tried and not taken: uncompiled, its tensor subclass 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from copy import deepcopy
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from roseinfer.models import Model
 from roseinfer.models.gpt2 import MLP
 
-from .linear import Int4Linear, Int8Linear, MatrixInTiles, QuantizedLinear, TiledLinear, check_groups
+from .linear import (
+    Int4Linear,
+    Int8Linear,
+    MatrixInTiles,
+    QuantizedLinear,
+    StoredEmbedding,
+    TiledLinear,
+    check_groups,
+)
 
 QUANTIZATIONS = (None, "int8", "int4")
 
@@ -90,19 +99,24 @@ def weight_bytes(model: Model) -> int:
 
     The rows that are looked up in embedding tables, one or two a token, are left out.
     """
-    read = sum(_own_bytes(module) for module in model.modules() if not isinstance(module, nn.Embedding))
-    return read + (model.token_embedding.weight.nbytes if model.lm_head is None else 0)
+    read = [module for module in model.modules() if not isinstance(module, (nn.Embedding, StoredEmbedding))]
+    return _bytes_of([*read, model.token_embedding] if model.lm_head is None else read)
 
 
 def held_bytes(model: Model) -> int:
     """Return the bytes of all weights in memory, embedding tables too."""
-    return sum(_own_bytes(module) for module in model.modules())
+    return _bytes_of(model.modules())
 
 
-def _own_bytes(module: nn.Module) -> int:
+def _bytes_of(modules: Iterable[nn.Module]) -> int:
+    """Return the bytes of the modules' own weights. Those that two of them share count once."""
+    return sum({id(weight): weight.nbytes for module in modules for weight in _own(module)}.values())
+
+
+def _own(module: nn.Module) -> Iterable[Tensor]:
     if isinstance(module, MatrixInTiles):
-        return module.nbytes
-    return sum(p.nbytes for p in module.parameters(recurse=False))
+        return module.weight, module.bias
+    return (module.weight,) if isinstance(module, StoredEmbedding) else module.parameters(recurse=False)
 
 
 def check_quantization(quantization: object, device: str) -> None:

@@ -21,9 +21,8 @@ from roseinfer.engine.whole_step import address_bytes
 from roseinfer.hardware import available_bytes
 from roseinfer.models import ModelConfig, empty_model, model_config
 from roseinfer.models.gguf_model import empty_as_stored, stored_gguf
-from roseinfer.models.linear import MatrixInTiles
 from roseinfer.models.rope import Rotation
-from roseinfer.models.weights import check_quantization, layout_of, rearrange
+from roseinfer.models.weights import check_quantization, held_bytes, layout_of, rearrange
 from roseinfer.profiling.facts import Facts, HasFacts
 
 BLOCK_ID_BYTES = 4  # block tables are int32
@@ -117,7 +116,7 @@ class EngineSizes(HasFacts):
         elif torch.device(config.device).type == "cpu" and (layout := layout_of(model.dtype, config.quantization)):
             rearrange(model, layout)
         num_in_layout = num_weights - sum(p.numel() for p in model.parameters())
-        layout_bytes = sum(module.nbytes for module in model.modules() if isinstance(module, MatrixInTiles))
+        layout_bytes = held_bytes(model) - sum(p.nbytes for p in model.parameters())
         addresses = 0 if config.enforce_eager else address_bytes(model)
         draft = cls._of_draft(config, shape)
         return cls(config, shape, num_weights, num_in_layout, layout_bytes, addresses, draft)

@@ -16,6 +16,7 @@ from roseinfer.bench.ladder import ladder
 from roseinfer.bench.ladder_result import LadderResult
 from roseinfer.bench.settings import Ladder
 from roseinfer.bench.token_check import Referee, TokensDiffer
+from roseinfer.engine.as_stage import EngineStage
 from roseinfer.models import GPT2
 from roseinfer.reference import reference_generate
 from stages import NaiveCat, PreallocGather, SelectAppend
@@ -272,6 +273,12 @@ def test_hf_cannot_hold_grouped_heads(grouped: GPT2):
     with pytest.raises(ValueError, match="with_hf=False"):
         ladder([NaiveCat], grouped, Ladder(**SIZES))
     assert ladder([NaiveCat], grouped, Ladder(**SIZES, with_hf=False)).rows[0]["tokens"] == "equal"
+
+
+@pytest.mark.slow
+def test_a_step_that_is_one_function_is_counted_as_that_function(small):
+    counts = StageContender(EngineStage, small, [[1, 2, 3]], 3).counts(1)
+    assert counts["aten_ops"] < 100 and counts["flops"] == 0
 
 
 def test_a_contender_holds_one_stage_at_a_time(small):

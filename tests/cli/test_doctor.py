@@ -239,9 +239,9 @@ def test_bundled_model_truncated(tiny):
 def test_smollm2_may_be_missing_and_costs_only_the_cells_that_need_it(monkeypatch, tmp_path):
     model = tmp_path / "model.gguf"
     model.write_bytes(bytes(2_000_000))
-    monkeypatch.setattr("roseinfer.models.gguf_folder.packaged_smollm2", lambda: model)
+    monkeypatch.setattr("roseinfer.models.gguf_path.packaged_smollm2", lambda: model)
     assert doctor.probe_smollm2().found == "model.gguf, 2 MB" and doctor.probe_smollm2().status == "ok"
-    monkeypatch.setattr("roseinfer.models.gguf_folder.packaged_smollm2", lambda: None)
+    monkeypatch.setattr("roseinfer.models.gguf_path.packaged_smollm2", lambda: None)
     check = doctor.probe_smollm2()
     assert (check.status, check.required, check.fix) == ("note", False, doctor.SET_UP)
 

@@ -296,7 +296,7 @@ def test_an_endless_template_ends(tmp_path, monkeypatch, template):
     """It ends in any thread: no signal is needed."""
     monkeypatch.setattr("roseinfer.llm.chat.RENDER_SECONDS", 2)
     path = folder_with(tmp_path / "model", "{% if messages[0].content == 'go' %}" + ENDLESS[template] + "{% endif %}ok")
-    chat = ChatTemplate(str(path))
+    chat = ChatTemplate.of(str(path))
     with ThreadPoolExecutor() as threads:
         endless = threads.submit(chat.render, [{"role": "user", "content": "go"}], True, False)
         with pytest.raises(ValueError, match="^the chat template refuses these messages: "):
@@ -306,7 +306,7 @@ def test_an_endless_template_ends(tmp_path, monkeypatch, template):
 
 def test_what_a_template_prints_is_limited(tmp_path, monkeypatch):
     monkeypatch.setattr("roseinfer.llm.chat.MOST_CHARACTERS", 5)
-    chat = ChatTemplate(str(folder_with(tmp_path / "model", "{{ messages[0].content }}")))
+    chat = ChatTemplate.of(str(folder_with(tmp_path / "model", "{{ messages[0].content }}")))
     assert chat.render([{"role": "user", "content": "12345"}], True, False) == "12345"
     with pytest.raises(ValueError, match=": it renders 6 characters, allowed: at most 5$"):
         chat.render([{"role": "user", "content": "123456"}], True, False)
@@ -314,7 +314,7 @@ def test_what_a_template_prints_is_limited(tmp_path, monkeypatch):
 
 def test_an_interrupt_loses_no_conversation(tmp_path, monkeypatch):
     """Its answer is not the next one's."""
-    chat = ChatTemplate(str(folder_with(tmp_path / "model", "{{ messages[0].content }}")))
+    chat = ChatTemplate.of(str(folder_with(tmp_path / "model", "{{ messages[0].content }}")))
     exchange = chat._renderer._exchange
 
     def interrupted(line: str) -> str:
@@ -329,7 +329,7 @@ def test_an_interrupt_loses_no_conversation(tmp_path, monkeypatch):
 
 
 def test_threads_get_their_own_texts(tmp_path):
-    chat = ChatTemplate(str(folder_with(tmp_path / "model", "{{ messages[0].content }}")))
+    chat = ChatTemplate.of(str(folder_with(tmp_path / "model", "{{ messages[0].content }}")))
     texts = [f"{i} é\n\u2028\ud83d" for i in range(40)]
     with ThreadPoolExecutor(4) as threads:
         rendered = threads.map(lambda text: chat.render([{"role": "user", "content": text}], True, False), texts)
@@ -337,7 +337,7 @@ def test_threads_get_their_own_texts(tmp_path):
 
 
 def test_the_process_of_a_template_ends_with_it(tmp_path):
-    chat = ChatTemplate(str(folder_with(tmp_path / "model", "ok")))
+    chat = ChatTemplate.of(str(folder_with(tmp_path / "model", "ok")))
     process = chat._renderer._process
     assert process.poll() is None
     del chat

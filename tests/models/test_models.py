@@ -195,7 +195,7 @@ def test_broken_files_are_named(folder):
 
 def test_wrong_arguments_are_named(folder, tmp_path):
     assert_refused(tmp_path, "config.json does not exist")
-    with pytest.raises(ModelLoadError, match="is a file: give the folder"):
+    with pytest.raises(ModelLoadError, match="is a file: give a .gguf file, or the folder"):
         load_model(str(folder / "config.json"))
     with pytest.raises(ModelLoadError, match="'random:gpt3', allowed: random:gpt2, random:llama-7b, random:qwen"):
         load_model("random:gpt3")

@@ -12,7 +12,7 @@ def chat_prompt(spec: str, tokenizer: Tokenizer, question: str) -> list[int]:
 
     Raises ValueError for a model without a chat template.
     """
-    template = ChatTemplate(spec)
+    template = ChatTemplate.of(spec)
     try:
         text = template.render([{"role": "user", "content": question}])
     finally:

@@ -17,7 +17,7 @@ from roseinfer.engine.calls import Stop
 from roseinfer.generate import generate
 from roseinfer.llm.llm import LLM
 from roseinfer.models import Model, load_model, to_hf
-from roseinfer.models.gguf_folder import gguf_path
+from roseinfer.models.gguf_path import gguf_path
 from roseinfer.profiling.clock import device_clock
 from roseinfer.reference import hf_batch
 from roseinfer.sequence import SamplingParams

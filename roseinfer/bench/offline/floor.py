@@ -11,7 +11,7 @@ import torch
 
 from roseinfer.models import ModelConfig
 from roseinfer.models.gguf_file import GgufFile
-from roseinfer.models.gguf_folder import gguf_path
+from roseinfer.models.gguf_path import gguf_path
 from roseinfer.models.linear import Int8Linear
 from roseinfer.profiling import Floor, Machine, decode_floor, measure_machine, prefill_floor
 from roseinfer.profiling.floors import passes

@@ -8,7 +8,7 @@ from itertools import product
 import torch
 
 from roseinfer.models import load_model, model_config
-from roseinfer.models.gguf_folder import gguf_path
+from roseinfer.models.gguf_path import gguf_path
 from roseinfer.settings import names_of
 from roseinfer.stage import Stage
 

@@ -21,6 +21,7 @@ from roseinfer.settings import MODEL
 
 if TYPE_CHECKING:
     from roseinfer.llm.llm import LLM
+    from roseinfer.models import ModelTokenizer
     from roseinfer.sampling_params import SamplingParams
 
 EXAMPLES = (
@@ -46,9 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     template = None if args.chat_template is None else template_text(args.chat_template)
-    if template is None:
-        check_model_has_one(args.model)
-    llm = llm_of(args)
+    llm = llm_of(args, tokenizer_for(args.model, template))
     chat = Chat(llm, params_of(args, llm, max_tokens=args.max_tokens), args.system, template)
     while (line := next_line()) not in (None, "/exit"):
         if line == "/new":
@@ -60,16 +59,17 @@ def run(args: argparse.Namespace) -> None:
         print(f"{counted(chat.num_tokens, 'token')} in {chat.seconds:.1f} s ({speed})", file=sys.stderr)
 
 
-def check_model_has_one(model: str) -> None:
-    """Raise ValueError for a model without a chat template, before it is loaded."""
-    from roseinfer.llm.chat import NoChatTemplate, require_template
+def tokenizer_for(model: str, template: str | None) -> ModelTokenizer:
+    """Return the model's tokenizer. Raises ValueError where neither it nor the caller has a chat template."""
+    from roseinfer.models import model_tokenizer
 
-    try:
-        require_template(model)
-    except NoChatTemplate as error:  # its message has advice for callers of LLM
+    tokenizer = model_tokenizer(model)
+    if template is None and not tokenizer.chat_templates:
         raise ValueError(
-            f"{error.fact}: it only continues texts. Use `roseinfer generate {model}`, or give --chat-template"
-        ) from error
+            f"{model!r} has no chat template ({tokenizer.template_place}): it only continues texts. "
+            f"Use `roseinfer generate {model}`, or give --chat-template"
+        )
+    return tokenizer
 
 
 class Chat:

@@ -44,8 +44,11 @@ def run(args: argparse.Namespace) -> int:
     if args.model is None:
         raise ValueError("missing: MODEL")
     check_output(args)
+    from roseinfer.models import model_tokenizer
+
+    tokenizer = model_tokenizer(args.model)  # a model without one is refused before it is loaded
     prompt = args.prompt if args.prompt is not None else sys.stdin.read()
-    llm = llm_of(args)
+    llm = llm_of(args, tokenizer)
     params = params_of(args, llm, max_tokens=args.max_tokens, stop=args.stop)
     output = show_as_it_grows(llm, prompt, params)
     print(how_it_went(output), file=sys.stderr)

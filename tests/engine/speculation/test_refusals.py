@@ -10,7 +10,8 @@ import pytest
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.speculation.settings import SpeculativeConfig
 from roseinfer.llm.llm import LLM
-from roseinfer.models import random_model, tokenizer_folder
+from roseinfer.models import random_model
+from roseinfer.paths import TINY
 from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.simulator.replica import EngineSetting
 
@@ -92,7 +93,7 @@ def test_a_draft_model_with_too_few_positions(small):
 
 
 def test_a_draft_model_with_other_tokens(tmp_path):
-    for file in tokenizer_folder("tiny").iterdir():
+    for file in TINY.iterdir():
         if file.is_file():
             (tmp_path / file.name).write_bytes(file.read_bytes())
     tokens = tmp_path / "tokenizer.json"

@@ -12,7 +12,7 @@ from course.teach.lesson19.draft_picture import DraftStep
 from roseinfer.bench import neighbours
 from roseinfer.engine.speculation.payoff import Payoff
 from roseinfer.models import load_model, load_tokenizer
-from roseinfer.models.gguf_folder import packaged_smollm2
+from roseinfer.models.gguf_path import packaged_smollm2
 from stages import OneKernel, Speculative
 
 pytestmark = pytest.mark.slow
