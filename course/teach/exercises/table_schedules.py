@@ -87,7 +87,8 @@ def _described(calls: tuple[Call, ...]) -> str:
         "step": "step {}",
         "fail": "a step of {} that ends in an error",
     }
-    shown = [said[kind].format(", ".join(names), counted(tokens, "token")) for kind, names, tokens in calls[-MOST_SAID:]]
+    last = calls[-MOST_SAID:]
+    shown = [said[kind].format(", ".join(names), counted(tokens, "token")) for kind, names, tokens in last]
     more = [f"{len(calls) - MOST_SAID:,} calls"] if len(calls) > MOST_SAID else []
     return "; ".join(more + shown)
 
