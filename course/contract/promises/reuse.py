@@ -84,7 +84,7 @@ class FullPool(TeacherForced):
             self.fillers[self.stage.tables.of(seq.seq_id, 0)[0]] = seq
 
     def comes_back(self, order: tuple[int, ...]) -> None:
-        """Bring the same sequence back into these blocks, longer by one token each time."""
+        """Bring the same sequence back into these blocks, longer by two tokens each time."""
         self.make_way(order)
         where = f"a sequence freed and prefilled again, before in blocks {lengths_text(self.was)}: "
         if self.preempted is None:
@@ -105,8 +105,10 @@ class FullPool(TeacherForced):
             self.free(self.fillers.pop(blocks[place]))
 
     def step_and_free(self, seq: Sequence, where: str) -> None:
+        """Decode it beside the neighbour, and then alone: the second step reads what the first has written."""
         blocks = list(self.stage.tables.of(seq.seq_id, 0))
-        self.decode([self.neighbour, seq], f"{where}now in {lengths_text(blocks)}, ")
+        for batch in ([self.neighbour, seq], [seq]):
+            self.decode(batch, f"{where}now in {lengths_text(blocks)}, ")
         self.was = blocks
         self.free(seq)
         self.fill()

@@ -144,7 +144,7 @@ def _try_all(
             with redirect_stdout(printed):
                 got = call(answer, *handed)
         except Exception as error:
-            return tried, _Tried(case, _refusal(describe(*case), error), printed.getvalue())
+            return tried, _Tried(case, refusal(describe(*case), error), printed.getvalue())
         tried.append(_Tried(case, got, printed.getvalue(), _differ(case, handed)))
     return tried, None
 
@@ -155,7 +155,10 @@ def _differ(case: Case, handed: Case) -> bool:
     return any(was != now and repr(was) != repr(now) for was, now in pairs)
 
 
-def _refusal(inputs: str, error: Exception) -> Wrong:
+def refusal(inputs: str, error: Exception) -> Wrong:
+    """Say on which inputs a call has failed: because of what Wrong or Failed says, or else by an error of its own."""
+    if isinstance(error, Failed):
+        return Failed(f"{inputs}: {error}", error.error)
     return Wrong(f"{inputs}: {error}") if isinstance(error, Wrong) else Failed(inputs, error)
 
 

@@ -15,12 +15,13 @@ from roseinfer.models import Model
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
-from .drawn import draw
+from .drawn import draw, refusal
 from .wrong import Wrong
 
 NAMES = "ABCDE"
 BLOCK_SIZE, NUM_BLOCKS = 4, 16
 MOST_TOKENS = 12  # of a sequence that comes
+MOST_SAID = 20  # calls of a schedule, the last ones
 
 Call = tuple[str, str, int]  # "hold", a name, tokens; "free", a name, 0; "step" or "fail", the names of a batch, 0
 Hold = Callable[[Any, Sequence, int], None]
@@ -56,35 +57,44 @@ def play(
     hold: Hold = _hold,
     step: Step = _step,
 ) -> None:
-    """Raise Wrong if a schedule ends with a wrong table.
+    """Raise Wrong, with the calls up to there, if a step of a schedule builds a wrong table.
 
     hold(stage, seq, num_tokens) lets a sequence come; step(stage, seqs) builds the tables of a decode step and
     compares them. By default both work as in stages 06 to 09.
     """
     stage: Any = stage_class(model, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, max_num_seqs=len(NAMES))
     seqs = {name: Sequence([0]) for name in NAMES}
-    for kind, names, num_tokens in calls:
+    for number, (kind, names, num_tokens) in enumerate(calls, start=1):
         batch = [seqs[name] for name in names]
-        if kind == "hold":
-            hold(stage, batch[0], num_tokens)
-        elif kind == "free":
-            stage.free(batch[0])
-        elif kind == "fail":
-            with patch.object(stage.tables, "of", side_effect=MemoryError), suppress(MemoryError):
+        try:
+            if kind == "hold":
+                hold(stage, batch[0], num_tokens)
+            elif kind == "free":
+                stage.free(batch[0])
+            elif kind == "fail":
+                with patch.object(stage.tables, "of", side_effect=MemoryError), suppress(MemoryError):
+                    step(stage, batch)
+            else:
                 step(stage, batch)
-        else:
-            step(stage, batch)
+        except Exception as error:
+            raise refusal(_described(calls[:number]), error) from error
 
 
-def describe_schedule(*calls: Call) -> str:
+def _described(calls: tuple[Call, ...]) -> str:
     said = {
         "hold": "hold {} with {}",
         "free": "free {}",
         "step": "step {}",
         "fail": "a step of {} that ends in an error",
     }
-    shown = (said[kind].format(", ".join(names), counted(tokens, "token")) for kind, names, tokens in calls)
-    return f"blocks of {BLOCK_SIZE} tokens: {'; '.join(shown)}"
+    last = calls[-MOST_SAID:]
+    shown = [said[kind].format(", ".join(names), counted(tokens, "token")) for kind, names, tokens in last]
+    more = [f"{len(calls) - MOST_SAID:,} calls"] if len(calls) > MOST_SAID else []
+    return "; ".join(more + shown)
+
+
+def describe_blocks(*calls: Call) -> str:
+    return f"blocks of {BLOCK_SIZE} tokens"
 
 
 def schedule(text: str) -> tuple[Call, ...]:
@@ -119,6 +129,16 @@ def _draw_schedule(rng: Random) -> tuple[Call, ...]:
     return schedule(" ".join([*words, "".join(held)]))
 
 
+def comes_and_goes(names: str) -> tuple[Call, ...]:
+    """Make a schedule so long that a hash of 8 bits repeats: a batch comes, into other blocks each time, and goes."""
+    rng = Random(0)
+    words = []
+    for _ in range(1_500):
+        comes = [f"{name}{rng.randint(1, MOST_TOKENS)}" for name in "BCD"] + [f"{name}9" for name in names]
+        words += [*comes, names, *(f"-{call[0]}" for call in rng.sample(comes, len(comes)))]
+    return schedule(" ".join(words))
+
+
 SCHEDULES = [
     # A holds blocks 0, 1, 2; then it comes back with 0, 3, 2: as many, the same first and the same last.
     schedule("A9 A -A B1 C1 D1 E1 -D -E -B A9 A"),
@@ -126,6 +146,11 @@ SCHEDULES = [
     schedule("A9 A -A B1 C1 D1 -C -D -B A9 A"),
     # And with 1, 0, 2 while B is decoded with it.
     schedule("A9 E1 AE -A B1 C1 D1 -D -B -C A9 AE"),
+    # And with 0 to 3, 9, 5 to 8 for 0 to 8: the same first four, and the same last.
+    schedule("A33 A -A B13 C1 D13 E1 -D -E -B A33 A"),
+    # And with a version that is larger by 256.
+    schedule(f"E1 A1 EA -A {'B1 -B ' * 255}A9 EA"),
+    comes_and_goes("A"),
     # A step that needs a new row is repeated after an error.
     schedule("A4 !A A"),
     schedule("A3 A !A A"),

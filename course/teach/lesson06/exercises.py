@@ -18,7 +18,7 @@ from ..exercises.contract_check import require_contract
 from ..exercises.drawn import Comparison, draw, inputs, require_all
 from ..exercises.exercise import exercise, register
 from ..exercises.stage_checks import require_stage, require_tokens
-from ..exercises.table_schedules import SCHEDULES, describe_schedule, play
+from ..exercises.table_schedules import SCHEDULES, describe_blocks, play
 from ..exercises.wrong import Wrong
 
 Blocks = list[int]
@@ -151,7 +151,7 @@ def _require_wrong_row(key: Key, found: object) -> None:
 @exercise("06.3")
 def nothing_changed(answer: type[Stage], model: Model) -> None:
     require_stage(answer, "BlockTableCache", "build_block_tables")
-    require_all(SCHEDULES, lambda *calls: play(answer, model, calls), describe_schedule)
+    require_all(SCHEDULES, lambda *calls: play(answer, model, calls), describe_blocks)
     require_tokens(answer, model)
     _require_idle(answer, model)
     _require_kept_rows(answer, model)

@@ -89,6 +89,8 @@ def _store_with(answer: Callable[..., Any], bits: list[str], shape: tuple[int, .
     require_unchanged([before], [torch.tensor(x)], ["x"])
     if not isinstance(got, (np.ndarray, np.generic)) or got.dtype != np.uint16:
         raise Wrong(f"you return {getattr(got, 'dtype', type(got).__name__)}, expected an array of uint16: the bits")
+    if got.shape != shape:
+        raise Wrong(f"you return an array of shape {got.shape}, expected {shape}, that of x")
     digits = np.vectorize("{:04x}".format, otypes=[object])(got)
     return np.where(np.asarray(got) & 0x7FFF > 0x7F80, "NaN", digits)
 

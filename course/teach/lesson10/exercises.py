@@ -23,7 +23,7 @@ from ..exercises.contract_check import require_contract
 from ..exercises.drawn import Comparison, draw, inputs, require_all
 from ..exercises.exercise import exercise, register
 from ..exercises.stage_checks import require_stage, require_tokens
-from ..exercises.table_schedules import SCHEDULES, describe_schedule, play, schedule
+from ..exercises.table_schedules import SCHEDULES, comes_and_goes, describe_blocks, play, schedule
 from ..exercises.tensor_checks import explain_exactly, require_unchanged
 from ..exercises.wrong import Wrong
 
@@ -142,15 +142,21 @@ register("10.2", Comparison(WRITTEN, WRITTEN_TO | ATTENDED, inputs("(cached, new
 def kept_rows(answer: type[Stage], model: Model) -> None:
     require_stage(answer, "OneTable", "write_tables")
     _require_kept(answer, model)
-    require_all(COMINGS_AND_GOINGS, lambda *calls: play(answer, model, calls, _come, _step), describe_schedule)
+    require_all(COMINGS_AND_GOINGS, lambda *calls: play(answer, model, calls, _come, _step), describe_blocks)
     require_tokens(answer, model)
     require_contract(answer, without=DTYPES_APART)
 
 
 # A row holds block ids, whatever the dtype. Numba compiles attention for each dtype, which takes longer than all else.
 DTYPES_APART = ("Half precision",)
-# In row 1, which no prompt writes, A comes back with 1, 0, 2 for 0, 1, 2: as many, the same ones, the same last.
-COMINGS_AND_GOINGS = [schedule("A9 E1 EA -A B1 C1 D1 -D -B -C A9 EA"), *SCHEDULES]
+COMINGS_AND_GOINGS = [
+    # In row 1, which no prompt writes, A comes back with 1, 0, 2 for 0, 1, 2: as many, the same ones, the same last.
+    schedule("A9 E1 EA -A B1 C1 D1 -D -B -C A9 EA"),
+    # And with 1 to 4, 0, 6 to 9 for 1 to 9: the same first four, and the same last.
+    schedule("E1 A33 EA -A B13 C1 D13 -D -E -B A33 CA"),
+    comes_and_goes("EA"),
+    *SCHEDULES,
+]
 
 
 def _come(stage: Any, seq: Sequence, num_tokens: int) -> None:

@@ -112,7 +112,7 @@ register("11.2", Comparison(RACES, CHOSEN, inputs("temperature", "V", "spread of
 # 11.4
 
 LIST = "a list"
-KINDS = (LIST, "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64")
+KINDS = (LIST, "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 TOO_SMALL, TOO_LARGE, WRAPS = -(2**31) - 1, 2**31, 2**64 - 3  # as int64 the last one is -3
 UNFIT = [
     (5.5, LIST),

@@ -259,6 +259,8 @@ def _judge_half(answer: type[Stage], name: str) -> None:
     require_unchanged(before.values(), after.values(), before, ": it is the caller's")
     if stage.model.lm_head is None:
         raise Wrong(f"{name}: the output matrix, the largest, is still the embedding table in float32")
+    # Before the layers are looked at: what a first call keeps is held, too.
+    got, want = (reference_logits(m, list(TEXT)) for m in (stage.model, model))
     for part, layer, num_rows in _products(stage.model):
         held = tensors_of(layer)
         wide = sum(t.numel() for t in held if t.element_size() > 2)
@@ -267,7 +269,6 @@ def _judge_half(answer: type[Stage], name: str) -> None:
             raise Wrong(f"{name}: {part} holds its matrix in float32, expected 16 bits only")
         if any(t.dtype == torch.float16 for t in held):
             raise Wrong(f"{name}: {part} holds its matrix in float16, whose numbers end at 65,504; expected bfloat16")
-    got, want = (reference_logits(m, list(TEXT)) for m in (stage.model, model))
     if got.dtype != want.dtype:
         raise Wrong(f"{name}: logits are {got.dtype}, expected {want.dtype}: a layer returns the dtype of its x")
     error = float((got - want).abs().max() / want.abs().max())

@@ -214,7 +214,7 @@ register("13.3", Comparison(draw(_draw_step, 150), STEPS, REPLAYED, _replay_with
 @exercise("13.4")
 def graphs_from_the_start(answer: type[Stage]) -> None:
     require_stage(answer, "Graphs", "graph_of")
-    for num_layers, max_num_seqs in ((1, 9), (2, 9), (1, 40)):  # no stage may use another's graphs
+    for num_layers, max_num_seqs in ((1, 9), (1, 9), (2, 9), (1, 40)):  # no stage may use another's graphs
         _judge_warm(answer, num_layers, max_num_seqs)
     require_contract(answer, TOUCHED)
 

@@ -61,6 +61,22 @@ class BySequenceModulo(BlockTable):
         self.kept.pop(seq.seq_id, None)
 
 
+class OldBlock(NaiveCat):
+    """The block that a sequence writes to, kept until the next edge, and past a free."""
+
+    def __init__(self, model, **sizes):
+        super().__init__(model, **sizes)
+        self.open_blocks = {}
+
+    def append_token(self, seq, layer, k, v):
+        index, slot = divmod(seq.num_cached_tokens, self.block_size)
+        at = seq.seq_id, layer
+        if slot == 0 or at not in self.open_blocks:
+            self.open_blocks[at] = self.blocks[layer][self.tables.of(seq.seq_id, layer)[index]]
+        k_block, v_block = self.open_blocks[at]
+        k_block[:, slot], v_block[:, slot] = k, v
+
+
 class SharedPool(VectorizedGather):
     """One pool for all stages of a shape: a cache of tensors on the class."""
 
@@ -112,6 +128,7 @@ MUTANTS = (
     rows_known_by("sequence and set", lambda seq_id, blocks: (seq_id, frozenset(blocks))),
     rows_known_by("sequence, all but the first", lambda seq_id, blocks: (seq_id, len(blocks), *blocks[1:])),
     rows_known_by("last and sum", lambda seq_id, blocks: (0, len(blocks), blocks[-1], sum(blocks))),
+    by_hand(OldBlock, "other_blocks"),
     by_hand(ByPlace, "batch_grows_and_shrinks"),
     by_hand(BySequenceModulo, "neighbours_come_and_go"),
     by_hand(SharedPool, "two_at_once"),

@@ -65,6 +65,21 @@ class NeverEmptied(KeptByTheStage):
         self.new = all_new
 
 
+class OldBlock(FewerSelects):
+    """A sequence's open block is looked up at its edge, and kept past a free."""
+
+    def __init__(self, model, **sizes):
+        super().__init__(model, **sizes)
+        self.open_blocks = {}
+
+    def append_token(self, seq, layer, k, v):
+        index, slot = divmod(seq.num_cached_tokens, self.block_size)
+        if slot == 0 or (seq.seq_id, layer) not in self.open_blocks:
+            self.open_blocks[seq.seq_id, layer] = self.blocks[layer][self.tables.of(seq.seq_id, layer)[index]]
+        k_block, v_block = self.open_blocks[seq.seq_id, layer]
+        k_block[:, slot], v_block[:, slot] = k, v
+
+
 AFTER = "layer 0, prompt 0 (3 cached tokens) after step 1: "
 
 
@@ -92,6 +107,7 @@ test_a_wrong_append = wrong_answers(
             KeptByTheStage,
             "the promise **A failed step is made again**",
         ),
+        "to the block of the time before": (OldBlock, "the promise **Back in other blocks**"),
         "a list that only grows": (NeverEmptied, "bytes of a batch stay behind when all its sequences are freed"),
         "select for each sequence": (SelectForEach, "16 selects too many (48, the budget is 32, 4 per layer"),
         "as stage 03 does it": (

@@ -94,6 +94,19 @@ test_wrong_ways_to_build_nothing = wrong_answers(
             by_blocks("(len(blocks), blocks[0], blocks[-1])"),
             "step A: after the last of these calls, row 0 of layer 0 begins [0, 1, 2]; the blocks are [0, 3, 2]",
         ),
+        "by a hash of 8 bits": (by_blocks("hash(tuple(blocks)) % 256"), "blocks of 4 tokens: 48 calls; hold"),
+        "by versions in 8 bits": (
+            only_when_changed({VERSIONS: f"[version % 2**8 for version in {VERSIONS}]"}),
+            "row 1 of layer 0 begins [1, 0, 0]; the blocks are [1, 2, 3]",
+        ),
+        "by the first four and the last four": (
+            by_blocks("(len(blocks), blocks[:4], blocks[-4:])"),
+            "begins [0, 1, 2, 3, 4, 5, 6, 7, 8]; the blocks are [0, 1, 2, 3, 9, 5, 6, 7, 8]",
+        ),
+        "an error of its own": (
+            only_when_changed({BUILDS: f"{BUILDS}; assert len(seqs) < 3"}),
+            "step E, D, C: checking your answer raised AssertionError",
+        ),
         "remembered before it is written": (
             only_when_changed({BUILDS: f"self.in_buffer = versions; {BUILDS}"}),
             "a step of A that ends in an error; step A: after the last",

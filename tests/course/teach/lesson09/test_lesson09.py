@@ -70,7 +70,10 @@ test_wrong_bits = wrong_answers(
             lambda x: torch.from_numpy(x).bfloat16(),
             "you return torch.bfloat16, expected an array of uint16",
         ),
-        "flat": (lambda x: to_bfloat16(x).ravel(), "you return ['cf27'], expected 'cf27'"),
+        "flat": (
+            lambda x: to_bfloat16(x).ravel(),
+            "you return an array of shape (1,), expected (), that of x",
+        ),
         "no sign": (lambda x: to_bfloat16(np.abs(x)), "you return '4f27', expected 'cf27'"),
         "in place": (in_place, "x was handed in, and you have changed it"),
     },

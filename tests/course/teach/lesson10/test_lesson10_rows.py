@@ -71,11 +71,20 @@ test_wrong_kept_rows = wrong_answers(
         ),
         "by the number of blocks": (
             kept_with({VERSION: f"len({BLOCKS})"}),
-            "step B, D: after the last of these calls, row 0",
+            "step D, B: after the last of these calls, row 0",
         ),
         "by the post's key": (
             kept_with({VERSION: f"(seq.seq_id, len({BLOCKS}), {BLOCKS}[-1])"}),
             "row 1 of the table begins with [0, 1, 2], expected [1, 0, 2]",
+        ),
+        "by a hash of 8 bits": (kept_with({VERSION: f"(seq.seq_id, hash(tuple({BLOCKS})) % 256)"}), " calls; free E"),
+        "by versions in 8 bits": (
+            kept_with({VERSION: f"{VERSION} % 2**8"}),
+            "row 1 of the table begins with [1, 0, 0], expected [1, 2, 3]",
+        ),
+        "by the first four and the last four": (
+            kept_with({VERSION: f"(seq.seq_id, {BLOCKS}[:4], {BLOCKS}[-4:], len({BLOCKS}))"}),
+            "begins with [1, 2, 3, 4, 5, 6, 7, 8, 9], expected [1, 2, 3, 4, 0, 6, 7, 8, 9]",
         ),
         # Which grows in place and so is always equal to itself.
         "by the engine's own list": (kept_with({VERSION: BLOCKS}), "the table begins"),

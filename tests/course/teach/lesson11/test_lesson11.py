@@ -137,6 +137,10 @@ test_a_wrong_buffer_is_refused = wrong_answers(
             write_with({PROMPT: "prompt if isinstance(prompt, np.ndarray) else np.array(prompt, np.int64)"}),
             "expected an error: floats are no ids",
         ),
+        "looked at when joined": (  # int64 and uint64 become float64 together
+            write_with({"for ids in arrays": "for ids in [np.concatenate(arrays)]"}),
+            "fits=True: checking your answer raised ValueError",
+        ),
         "uint64 that wraps": (write_with({"    for ids in arrays:\n": WRAPS}), "], expected an error"),
     },
 )
@@ -152,9 +156,8 @@ def write_python_ints(prompts, buffer):
 
 
 def write_by_torch(prompts, buffer):
-    parts = [torch.as_tensor(np.asarray(p).astype(np.int64, casting="safe")) for p in prompts]
-    ids = torch.cat(parts)
-    if len(ids) > len(buffer) or not torch.equal(ids.int().long(), ids):
+    ids = torch.cat([torch.tensor(np.asarray(prompt).tolist()) for prompt in prompts])
+    if ids.is_floating_point() or len(ids) > len(buffer) or not torch.equal(ids.int().long(), ids):
         raise OverflowError("ids")
     torch.from_numpy(buffer)[: len(ids)] = ids.int()
     return buffer[: len(ids)]

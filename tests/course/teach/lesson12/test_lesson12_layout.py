@@ -87,6 +87,15 @@ class OneResult(KeepsResults):
         return super().forward(x).copy_(Half.forward(self, x))
 
 
+class Widened(Half):
+    """In float32 from the first call on."""
+
+    def forward(self, x):
+        if not hasattr(self, "wide"):
+            self.wide = self.weight.float()
+        return super().forward(x)
+
+
 class OutputLeft(HalfWeights):
     def with_packed_matrices(self, model):
         twin = super().with_packed_matrices(model)
@@ -110,6 +119,7 @@ test_wrong_layouts = wrong_answers(
     "12.5",
     {
         "in 32 bits": (layout(InFull), "holds its matrix in float32"),
+        "widened in the first call": (layout(Widened), "holds its matrix in float32"),
         "as a NumPy array": (keeping(lambda weight: weight.numpy().copy()), "holds its matrix in float32"),
         "float16": (layout(Float16), "holds its matrix in float16"),
         "no bias": (layout(lambda weight, bias: Half(weight, None)), "the bias is missing"),

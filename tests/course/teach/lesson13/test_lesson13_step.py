@@ -121,7 +121,7 @@ def keep_a_request(stage):
     begin(stage, [[1]], SamplingParams(max_tokens=3))
 
 
-kept = {}
+kept, kept_by_size = {}, {}
 
 
 def share(stage):
@@ -130,6 +130,12 @@ def share(stage):
         capture_all(stage)
         kept.update(stage.graphs)
     stage.graphs = {bucket: kept.get(bucket, kept[max(kept)]) for bucket in stage.buckets}
+
+
+def share_by_size(stage):
+    """The graphs of the first stage of each size."""
+    capture_all(stage)
+    stage.graphs = kept_by_size.setdefault((stage.config, stage.max_num_seqs), stage.graphs)
 
 
 def capture_again(self, bucket):
@@ -170,6 +176,7 @@ test_wrong_warm_graphs = wrong_answers(
         "captured again": (warm(capture_all, graph_of=capture_again), "graphs were captured again"),
         "not used": (warm(capture_in_vain), "0 of 6 steps replayed a graph"),
         "shared by all stages": (warm(share), "sequence 0: token"),
+        "shared by stages of one size": (warm(share_by_size), "sequence 0: token"),
         "the stage before": (PackedWeights, "expected a subclass of Graphs, got PackedWeights"),
         "up to 16": (warm(lambda s: capture_all(s, [b for b in s.buckets if b <= 16])), "has no graph for [32, 40]"),
         "at the first replay": (
