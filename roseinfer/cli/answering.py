@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from roseinfer.cli.command import FAILED, INTERRUPTED, Failed
 from roseinfer.cli.flags import given_fields
 from roseinfer.cli.progress import shown_progress
-from roseinfer.settings import DEVICE, flag
+from roseinfer.cli.repository import engine_at
+from roseinfer.settings import DEVICE, ENGINE, flag
 
 if TYPE_CHECKING:
     from roseinfer.llm.llm import LLM
@@ -27,6 +28,7 @@ class Loading:
     quantization: str | None = flag(None, "int8 or int4 for matrices in 8 or 4 bits, on a CPU")
     device: str | None = flag(None, DEVICE)
     max_model_len: int | None = flag(None, "tokens of prompt and answer; the model's when not given")
+    engine: str | None = flag(None, ENGINE, metavar="FOLDER")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +47,11 @@ def llm_of(args: Namespace) -> LLM:
     from roseinfer.models import load_tokenizer
 
     load_tokenizer(args.model)  # a model without one is refused before it is loaded
+    given = given_fields(Loading, args)
+    if folder := given.pop("engine", None):
+        given["stage"] = engine_at(folder)
     with shown_progress(f"loading {args.model}; a first run also compiles kernels, once"):
-        return LLM(args.model, max_num_seqs=1, **given_fields(Loading, args))
+        return LLM(args.model, max_num_seqs=1, **given)
 
 
 def params_of(args: Namespace, llm: LLM, **others: Any) -> SamplingParams:
