@@ -43,16 +43,17 @@ BLOCKS = Piece(
     "05.4", "block_table", "the block table and its attention", BlockTable,
     ("write_prompt", "build_block_tables", "append", "attention"),
 )  # fmt: skip
+SCHEDULER = Piece(
+    "14.5", "scheduler", "the scheduler with a budget", TokenBudget,
+    ("add", "abort", "step", "schedule", "make_room", "preempt", "admit", "run", "commit"),
+)  # fmt: skip
 PIECES = (
     BLOCKS,
     Piece("10.4", "one_table", "one table with slots", OneTable, ("write_inputs", "write_tables")),
     Piece("11.5", "step", "the step that chooses tokens", FusedStep, ("first_tokens", "next_tokens", "choose")),
-    Piece(
-        "14.5", "scheduler", "the scheduler with a budget", TokenBudget,
-        ("add", "abort", "step", "schedule", "make_room", "preempt", "admit", "run", "commit"),
-    ),
+    SCHEDULER,
     Piece("15.5", "prefix_cache", "the prefix cache", PrefixCache, ("find", "admit", "commit")),
-)  # fmt: skip
+)
 
 
 def piece_of(exercise_id: str) -> Piece:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from course.own_engine import PIECES, assembled, keep, load, piece_of, source_of, without_the_course
-from course.own_engine.pieces import BLOCKS
+from course.own_engine.pieces import BLOCKS, SCHEDULER
 
 from .contract_check import require_contract
 from .exercise import Checker, register
 from .stage_checks import require_stage
 from .wrong import Wrong
 
-# What lessons 10 and later ask of the attention of a block table: prompts, chunks and tokens of any mix.
-OF_A_FLAT_BATCH = ("A batch of mixed lengths", "Block edges", "Shared KV heads")
+# What the engine asks of the attention of a block table: prompts, chunks and tokens of any mix.
+OF_A_FLAT_BATCH = ("A batch of mixed lengths", "Block edges", "Shared KV heads", "Any budget")
 
 
 def register_piece(exercise_id: str) -> None:
@@ -39,13 +39,14 @@ def _checker(exercise_id: str) -> Checker:
             raise Wrong(f"the last class in the cell must be the answer, {answer.__name__}, got {own.__name__}")
         if missing := [name for name in piece.methods if name not in _written(own)]:
             raise Wrong(f"write {', '.join(missing)} too: what you do not write is the course's, and stays out")
-        # 2. Try the contract on an engine of this piece, the course's pieces below it, and none above it.
+        # 2. Try the contract on an engine of this piece and the course's other ones.
         alone = without_the_course(piece, own)
         if piece is BLOCKS:
             require_contract(alone)
-            require_contract(assembled({piece.name: own}, PIECES[1], own.__module__), OF_A_FLAT_BATCH)
+            require_contract(assembled({piece.name: own}, module=own.__module__), OF_A_FLAT_BATCH)
         else:
-            require_contract(assembled({piece.name: alone}, piece, own.__module__))
+            last = piece if piece is SCHEDULER else PIECES[-1]  # stage 15 admits in the scheduler's place
+            require_contract(assembled({piece.name: alone}, last, own.__module__))
         # 3. Keep it.
         return keep(piece, source, replace)
 
