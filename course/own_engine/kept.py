@@ -30,7 +30,7 @@ class MyEngine(engine_in(Path(__file__).parent)):
 
 
 def folder() -> Path | None:
-    """Return the learner's folder: $ROSEINFER_MY_ENGINE, or my_engine/ in the clone. None if ROSEINFER_MY_ENGINE=off."""
+    """Return the learner's folder: $ROSEINFER_MY_ENGINE, or my_engine/ in the clone. None for "off"."""
     chosen = os.environ.get(PLACE)
     return None if chosen == OFF else Path(chosen or ROOT / "my_engine").expanduser()
 

@@ -1,6 +1,6 @@
 """The five pieces of an engine, and how pieces of a learner and pieces of the course make one class.
 
-A piece is a class derived from the course's stage of its lesson. Python's order of inheritance puts the engine together:
+A piece is a class derived from the course's stage of its lesson. Python's order of inheritance makes them one engine:
 
     MyPrefixCache  PrefixCache  MyScheduler  TokenBudget  ...  MyStep  FusedStep  MyOneTable  OneTable  Stage
 

@@ -31,9 +31,9 @@ from typing import Any
 import nbformat
 
 from course.contract.time_limit import TookTooLong, time_limit
+from course.own_engine import kept as own_engine
 from course.teach.exercises.exercise import find
 from course.teach.exercises.solutions import parse_solutions
-from course.own_engine import kept as own_engine
 from course.teach.journal import entries as journal
 from roseinfer.paths import ROOT
 from tools.mutants.mutations import mutations

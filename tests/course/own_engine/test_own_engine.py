@@ -133,8 +133,8 @@ def test_it_answers_as_the_engine_does(own_llm):
     ]
     prompts = ["Return a new", "A class that", "If the given"]
     own, engine = (llm.generate(prompts, params, use_tqdm=False) for llm in (own_llm, LLM("tiny", device="cpu")))
-    assert [[one.text for one in each.outputs] for each in own] == [[one.text for one in each.outputs] for each in engine]
-    assert [each.outputs[0].finish_reason for each in own] == [each.outputs[0].finish_reason for each in engine]
+    told = [[[(one.text, one.finish_reason) for one in each.outputs] for each in outputs] for outputs in (own, engine)]
+    assert told[0] == told[1]
     counted = own_llm.engine.metrics
     assert counted.num_new_tokens == sum(len(one.token_ids) for each in own for one in each.outputs)
     assert own_llm.engine.blocks.num_free == own_llm.engine.blocks.num_blocks and not own_llm.engine.has_work
