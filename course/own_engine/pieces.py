@@ -17,11 +17,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from roseinfer.cli.repository import stages_package
 from roseinfer.models import Model
 from roseinfer.stage import Stage
-from stages import BlockTable, FusedStep, Graphs, OneTable, PrefixCache, TokenBudget
 
 Attention = Callable[..., Tensor]
+stages = stages_package()
 
 
 @dataclass(frozen=True)
@@ -40,19 +41,19 @@ class Piece:
 
 
 BLOCKS = Piece(
-    "05.4", "block_table", "the block table and its attention", BlockTable,
+    "05.4", "block_table", "the block table and its attention", stages.BlockTable,
     ("write_prompt", "build_block_tables", "append", "attention"),
 )  # fmt: skip
 SCHEDULER = Piece(
-    "14.5", "scheduler", "the scheduler with a budget", TokenBudget,
+    "14.5", "scheduler", "the scheduler with a budget", stages.TokenBudget,
     ("add", "abort", "step", "schedule", "make_room", "preempt", "admit", "run", "commit"),
 )  # fmt: skip
 PIECES = (
     BLOCKS,
-    Piece("10.4", "one_table", "one table with slots", OneTable, ("write_inputs", "write_tables")),
-    Piece("11.5", "step", "the step that chooses tokens", FusedStep, ("first_tokens", "next_tokens", "choose")),
+    Piece("10.4", "one_table", "one table with slots", stages.OneTable, ("write_inputs", "write_tables")),
+    Piece("11.5", "step", "the step that chooses tokens", stages.FusedStep, ("first_tokens", "next_tokens", "choose")),
     SCHEDULER,
-    Piece("15.5", "prefix_cache", "the prefix cache", PrefixCache, ("find", "admit", "commit")),
+    Piece("15.5", "prefix_cache", "the prefix cache", stages.PrefixCache, ("find", "admit", "commit")),
 )
 
 
@@ -74,12 +75,12 @@ def assembled(own: Mapping[str, type[Stage]], last: Piece = PIECES[-1], module: 
         members["own_attention"] = staticmethod(own[BLOCKS.name].attention)  # type: ignore[attr-defined]
     engine = type("MyEngine", tuple(bases), members)
     for name in ("decode", "next_tokens"):  # stage 13's replay the course's step, whatever pieces are there
-        defined = (vars(cls)[name] for cls in engine.__mro__ if cls is not Graphs and name in vars(cls))
+        defined = (vars(cls)[name] for cls in engine.__mro__ if cls is not stages.Graphs and name in vars(cls))
         setattr(engine, name, next(defined))
     return engine
 
 
-class OwnAttention(OneTable):
+class OwnAttention(stages.OneTable):
     """An engine whose attention is that of a block table. own_attention: as BlockTable.attention."""
 
     own_attention: ClassVar[Attention]
