@@ -22,7 +22,7 @@ from roseinfer.models import Model
 from roseinfer.stage import Stage
 
 Attention = Callable[..., Tensor]
-stages = stages_package()
+stages: Any = stages_package()
 
 
 @dataclass(frozen=True)

@@ -45,9 +45,8 @@ class StageEngine(Engine):
     def __init__(self, stage: Any, config: EngineConfig, guard: Callable[[], AbstractContextManager[Any]]) -> None:
         self.stage, self.model, self.config, self.guard = stage, stage.model, config, guard
         self.max_model_len = config.longest(self.model.config)
-        self.scheduler: Any = StageScheduler(stage)
-        self.blocks = self.scheduler.blocks
-        self.metrics = EngineMetrics(self.scheduler)
+        scheduler: Any = StageScheduler(stage)
+        self.scheduler, self.blocks, self.metrics = scheduler, scheduler.blocks, EngineMetrics(scheduler)
         self.speculation = None
         self.features, self.in_flight, self.depth = [self.metrics], deque(), 1
 
