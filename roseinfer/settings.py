@@ -15,6 +15,7 @@ from roseinfer.arguments import each_once, require_count, require_counts, requir
 from roseinfer.hardware import best_device
 
 MODEL = "tiny, smollm2, random:gpt2, a local folder in HF format, a .gguf file, or a hub id"
+ENGINE = "a folder of Python that makes the steps in place of the engine, such as my_engine; its code is run"
 DEVICE = "cpu, cuda, ...; cuda where there is one when not given"
 
 Check = Callable[[str, Any], object]

@@ -185,6 +185,7 @@ def running_lab() -> Iterator[str]:
     own = tempfile.TemporaryDirectory(prefix="roseinfer-lab-")  # the learner's record, theme and workspaces stay theirs
     environment |= {
         "ROSEINFER_PROGRESS": f"{own.name}/progress.jsonl",
+        "ROSEINFER_MY_ENGINE": f"{own.name}/my_engine",
         "JUPYTERLAB_SETTINGS_DIR": f"{own.name}/settings",
         "JUPYTERLAB_WORKSPACES_DIR": f"{own.name}/workspaces",
         "JUPYTER_CONFIG_PATH": own.name,

@@ -29,7 +29,7 @@ LAYERS = (
     {"benchmark_scheduler", "__main__"},
     {""},  # roseinfer/__init__.py: the public names
     # The course, which no room of the engine imports.
-    {"course.display", "course.contract", "course.pages"},
+    {"course.display", "course.contract", "course.own_engine", "course.pages"},
     {"course.posts", "course.contest"},
     {"course.teach"},
     {"course.cli"},

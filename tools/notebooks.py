@@ -17,6 +17,7 @@ from jupyter_client.kernelspec import KernelSpec
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
+from course.own_engine import kept as own_engine
 from course.teach.journal import entries as journal
 from roseinfer.paths import ROOT
 
@@ -56,10 +57,10 @@ def notebook_client(nb: NotebookNode, folder: Path, timeout: float = 600) -> Not
 def kernel_env() -> dict[str, str]:
     """Return this process's environment without pytest's variables, with which ipykernel would behave differently.
 
-    What such a run checks or guesses does not count as a learner's progress.
+    What such a run checks or guesses does not count as a learner's progress, and no answer of it is kept.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    return kept | {journal.PLACE: journal.OFF}
+    return kept | {journal.PLACE: journal.OFF, own_engine.PLACE: own_engine.OFF}
 
 
 def plain_text(cell: dict[str, Any]) -> list[str]:

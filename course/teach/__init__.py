@@ -129,6 +129,7 @@ from .views.gather_picture import draw_gather
 from .views.lines_chart import draw_lines
 from .views.memory_walk import walk_memory
 from .views.online_softmax import walk_online_softmax
+from .views.own_pieces import my_entry, my_pieces
 from .views.rows_picture import draw_rows_built
 from .views.rows_table import table
 from .views.run_charts import draw_gaps, draw_requests, draw_slots, draw_steps

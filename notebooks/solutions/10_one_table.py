@@ -42,3 +42,57 @@ class KeptRows(OneTable):
         if self.in_row.get(row) != version:
             super().write_row(row, seq)
             self.in_row[row] = version
+
+
+# --- 10.4
+from stages import OneTable
+
+
+class MyAttend:
+    def __init__(self, stage, num_tokens, num_seqs):
+        given, self.stage = stage.inputs_on_device, stage
+        self.inputs = (
+            given["slot_mapping"][:num_tokens],
+            given["query_start"][: num_seqs + 1],
+            given["context_lens"][:num_seqs],
+            given["block_tables"][:num_seqs],
+        )
+        self.out = stage.attended[:num_tokens]
+
+    def __call__(self, layer, q, k, v):
+        k_cache, v_cache = self.stage.pool[:, layer]
+        return self.stage.attention(q, k, v, k_cache, v_cache, *self.inputs, self.out)
+
+
+class MyOneTable(OneTable):
+    def write_inputs(self, seqs, num_new):
+        if self.copied:
+            self.copied.synchronize()
+        token_ids, positions = [], []
+        for seq, n in zip(seqs, num_new, strict=True):
+            first = seq.num_cached_tokens
+            token_ids += seq.token_ids[first : first + n]
+            positions += range(first, first + n)
+        return self.fill("token_ids", token_ids), self.fill("positions", positions)
+
+    def write_tables(self, seqs, num_new):
+        slots, starts, lengths = [], [0], []
+        for row, (seq, n) in enumerate(zip(seqs, num_new, strict=True)):
+            blocks, first = self.tables.of(seq.seq_id, 0), seq.num_cached_tokens
+            self.inputs_on_host["block_tables"][row, : len(blocks)] = blocks
+            for position in range(first, first + n):
+                column, offset = divmod(position, self.block_size)
+                slots.append(blocks[column] * self.block_size + offset)
+            starts.append(len(slots))
+            lengths.append(first + n)
+        self.fill("slot_mapping", slots)
+        self.fill("query_start", starts)
+        self.fill("context_lens", lengths)
+        if self.copied:
+            self.device_buffer.copy_(self.host_buffer, non_blocking=True)
+            self.copied.record()
+        return MyAttend(self, len(slots), len(seqs))
+
+    def fill(self, name, values):
+        self.inputs_on_host[name][: len(values)] = values
+        return self.inputs_on_device[name][: len(values)]

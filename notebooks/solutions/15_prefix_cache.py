@@ -66,3 +66,52 @@ class OwnCache(PrefixCache):
     def __init__(self, model, *, num_blocks, block_size=64, **sizes):
         super().__init__(model, num_blocks=num_blocks, block_size=block_size, **sizes)
         self.tables = OwnTables(num_blocks, block_size)
+
+
+# --- 15.5
+from stages import PrefixCache
+
+
+class MyPrefixCache(PrefixCache):
+    def find(self, seq):
+        blocks = []
+        for key in self.keys(seq, len(seq) // self.block_size):
+            if key not in self.tables.block_of:
+                break
+            blocks.append(self.tables.block_of[key])
+        num_cached = min(len(blocks) * self.block_size, len(seq) - 1)
+        if seq.parent and self.holds(seq.parent):
+            of_parent = min(seq.parent.num_prompt_tokens, len(seq) - 1)
+            if of_parent > num_cached:
+                return self.tables.of(seq.parent.seq_id, 0), of_parent
+        return blocks, num_cached
+
+    def admit(self, seq):
+        parent = seq.parent
+        if parent and self.holds(parent) and parent.num_cached_tokens < parent.num_prompt_tokens:
+            return False
+        blocks, num_cached = self.find(seq)
+        num_full, rest = divmod(num_cached, self.block_size)
+        shared = blocks[:num_full]
+        needed = self.tables.blocks_for(len(seq)) - num_full + sum(block in self.tables.idle for block in shared)
+        if len(self.tables) == self.max_num_seqs or needed > self.tables.num_free:
+            return False
+        source = self.copies.get(blocks[num_full], blocks[num_full]) if rest else None
+        self.tables.share(seq.seq_id, shared)
+        self.tables.reserve({seq.seq_id: len(seq)})
+        if rest:
+            self.copies[self.tables.of(seq.seq_id, 0)[num_full]] = source
+        seq.num_cached_tokens = num_cached
+        self.waiting.remove(seq)
+        self.running.append(seq)
+        self.num_asked_tokens += len(seq)
+        self.num_found_tokens += num_cached
+        return True
+
+    def commit(self, seqs, tokens):
+        for seq in seqs:
+            num_full, blocks = seq.num_cached_tokens // self.block_size, self.tables.of(seq.seq_id, 0)
+            for key, block in zip(self.keys(seq, num_full), blocks, strict=False):
+                if key not in self.tables.block_of:
+                    self.tables.put(key, block)
+        return super().commit(seqs, tokens)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from roseinfer.cli.command import FAILED, INTERRUPTED, Failed
 from roseinfer.cli.flags import given_fields
 from roseinfer.cli.progress import shown_progress
-from roseinfer.settings import DEVICE, flag
+from roseinfer.cli.repository import engine_at
+from roseinfer.settings import DEVICE, ENGINE, flag
 
 if TYPE_CHECKING:
     from roseinfer.llm.llm import LLM
@@ -28,6 +29,7 @@ class Loading:
     quantization: str | None = flag(None, "int8 or int4 for matrices in 8 or 4 bits, on a CPU")
     device: str | None = flag(None, DEVICE)
     max_model_len: int | None = flag(None, "tokens of prompt and answer; the model's when not given")
+    engine: str | None = flag(None, ENGINE, metavar="FOLDER")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +46,11 @@ def llm_of(args: Namespace, tokenizer: ModelTokenizer) -> LLM:
     """Load the model that was named, for one request at a time. Raises ValueError as LLM does."""
     from roseinfer.llm.llm import LLM
 
+    given = given_fields(Loading, args)
+    if folder := given.pop("engine", None):
+        given["stage"] = engine_at(folder)
     with shown_progress(f"loading {args.model}; a first run also compiles kernels, once"):
-        return LLM(args.model, tokenizer=tokenizer, max_num_seqs=1, **given_fields(Loading, args))
+        return LLM(args.model, tokenizer=tokenizer, max_num_seqs=1, **given)
 
 
 def params_of(args: Namespace, llm: LLM, **others: Any) -> SamplingParams:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import sys
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -45,6 +48,24 @@ def chosen_stages(spec: str | None, flag: str = "--stages") -> list[type[Stage]]
             unknown = unknown_name(name, [stage.name for stage in stages])
             raise ValueError(f"{flag}: unknown stage {unknown}, or the first part (s01)")
     return [by_name[name] for name in chosen]
+
+
+def engine_at(folder: str, flag: str = "--engine") -> type[Stage]:
+    """Run the package in a folder and return its class MyEngine. Raises ValueError, with the flag that asked for it."""
+    path = Path(folder).expanduser() / "__init__.py"
+    if not path.is_file():
+        raise ValueError(f"{flag} {folder}: must be a folder with an __init__.py that has a class MyEngine")
+    name = path.parent.resolve().name
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec and spec.loader, "a file that ends in .py has both"
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ValueError(f"{flag} {folder}: {type(error).__name__}: {error}") from error
+    if not hasattr(module, "MyEngine"):
+        raise ValueError(f"{flag} {folder}: its __init__.py has no class MyEngine")
+    return module.MyEngine
 
 
 def untimed(stages: Sequence[type[Stage]], device: torch.device) -> dict[str, str]:

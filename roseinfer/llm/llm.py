@@ -21,7 +21,7 @@ from roseinfer.parallel.runner import ParallelRunner
 from roseinfer.planning.pool_size import most_blocks, pool_blocks
 from roseinfer.sampling_params import MOST_SEED, SamplingParams, is_count
 from roseinfer.sequence import Sequence
-from roseinfer.stage import check_fits
+from roseinfer.stage import Stage, check_fits
 
 from .chat import ChatTemplate
 from .encoding import encode
@@ -34,6 +34,7 @@ from .prompts import Prompt, as_list, text_and_ids
 from .request import Request
 from .request_stream import RequestStream
 from .resolving import Resolver
+from .stage_engine import StageEngine, check_stage
 from .tensor_parallel import IN_TURN, check_parallel, parallel_model, step_bytes
 from .vocabulary import Vocabulary
 
@@ -72,6 +73,8 @@ class LLM:
         enable_prefix_caching: reuse the full blocks of a prefix that an earlier request computed, while they are kept.
         tensor_parallel_size: processes that each hold a part of every layer and of the KV cache, on GPUs one each. It
             excludes graphs, async_scheduling, quantization and a draft model; `close` ends the processes.
+        stage: a class of stages with a queue, such as stage 14 or an engine of your own, which makes the steps in place
+            of the engine. It takes sizes alone, and requests without changed logits and log-probabilities.
 
     Raises ValueError (ModelLoadError is one) for a wrong value, an unknown argument (with the nearest name) or a
     missing one, and RuntimeError when a process of tensor_parallel_size does not start. Once such a process has died,
@@ -91,6 +94,7 @@ class LLM:
         gpu_memory_utilization: float | None = None,
         tensor_parallel_size: int = 1,
         seed: int = 0,
+        stage: type[Stage] | None = None,
         **settings: Any,
     ) -> None:
         config = EngineConfig(num_blocks=1, **settings)  # checked before a model is loaded; its pool is sized after it
@@ -100,9 +104,13 @@ class LLM:
         self.spec = model if isinstance(model, str) else None
         # Read first: it takes a moment, and a wrong one need not wait for the weights.
         self._files = tokenizer_to_serve(self.spec, tokenizer)
+        if stage is not None:
+            given = {"quantization": quantization, "tensor_parallel_size": tensor_parallel_size}
+            check_stage(stage, settings | given)
+        self._stage = stage
         self._ranks: Ranks | None = None
         if tensor_parallel_size == 1:
-            self.model = model_to_serve(model, dtype, device, quantization)
+            self.model = model_to_serve(model, dtype, device, quantization, prepared=stage is None)
         else:
             self.model, self._ranks = parallel_model(model, tensor_parallel_size, dtype, device)
         try:
@@ -139,7 +147,10 @@ class LLM:
         )
         if self._ranks:
             settings |= {"make_runner": partial(ParallelRunner, self._ranks), **IN_TURN}
-        self.engine = Engine(self.model, guard=nullcontext, **settings, num_blocks=num_blocks)
+        if self._stage:
+            self.engine: Engine = StageEngine.of(self._stage, self.model, settings, num_blocks, nullcontext)
+        else:
+            self.engine = Engine(self.model, guard=nullcontext, **settings, num_blocks=num_blocks)
         self.engine.warm_up()
         pool_tokens = num_blocks * config.block_size
         self._resolver = Resolver(self.model.config, self.tokenizer, self.max_model_len, pool_tokens, self._name)

@@ -31,6 +31,7 @@ from typing import Any
 import nbformat
 
 from course.contract.time_limit import TookTooLong, time_limit
+from course.own_engine import kept as own_engine
 from course.teach.exercises.exercise import find
 from course.teach.exercises.solutions import parse_solutions
 from course.teach.journal import entries as journal
@@ -45,8 +46,9 @@ except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
 
 EQUIVALENT = ROOT / "tests/course/teach/equivalent_mutants.toml"
-# One thread each, and nothing that is judged is a learner's progress.
-ALONE = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", journal.PLACE: journal.OFF}
+# One thread each, and nothing that is judged is a learner's progress, or kept.
+OFF = {journal.PLACE: journal.OFF, own_engine.PLACE: own_engine.OFF}
+ALONE = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"} | OFF
 LONGER = 5  # times what the solution takes, and a mutant is thought never to end
 
 

@@ -29,7 +29,7 @@ from .librarys_own import librarys_own
 from .text import Text, text_of
 from .wrong import Failed, Wrong
 
-Checker = Callable[..., None]
+Checker = Callable[..., str | None]  # a sentence for an answer that passes
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,12 @@ def find_all() -> list[Exercise]:
 
 @dataclass(frozen=True, repr=False)
 class Verdict(View):
-    """What check found; true when passed."""
+    """What check found; true when passed. note: for an answer that passes, shown and never compared."""
 
     exercise: Exercise
     outcome: Literal["PASS", "not attempted", "not yet"]
     mistake: str = ""
+    note: str = ""
 
     def __bool__(self) -> bool:
         return self.outcome == "PASS"
@@ -97,7 +98,7 @@ class Verdict(View):
         e = self.exercise
         title = f"<b>{e.id} {inline(e.title)}</b>"
         if self.outcome == "PASS":
-            return card(f"<p>✓ {title}: PASS</p>", "good")
+            return card(f"<p>✓ {title}: PASS</p>" + (f"<p>{inline(self.note)}</p>" if self.note else ""), "good")
         if self.outcome == "not attempted":
             return card(f"<p>{title}: not attempted. Fill in the cell above, run it, then run this one.</p>")
         hint = f'<p class="rose-muted">Stuck? <code>teach.hint("{e.id}")</code></p>'
@@ -126,7 +127,7 @@ def _judge(task: Exercise, answer: Any, context: dict[str, Any], namespace: dict
         return Verdict(task, "not attempted")
     try:
         with _one_thread():
-            task.checker(answer, **context)
+            note = task.checker(answer, **context)
     except Failed as failed:
         return Verdict(task, "not yet", f"{failed}: {describe_error(failed.error, namespace)}")
     except Wrong as wrong:
@@ -135,7 +136,7 @@ def _judge(task: Exercise, answer: Any, context: dict[str, Any], namespace: dict
         return Verdict(task, "not yet", describe_error(error, namespace))
     if name := librarys_own(answer):
         return Verdict(task, "not yet", f"it does what it should, and it is the library's own: `{name}`. Write yours")
-    return Verdict(task, "PASS")
+    return Verdict(task, "PASS", note=note or "")
 
 
 @contextmanager

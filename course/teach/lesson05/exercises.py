@@ -21,6 +21,7 @@ from ..exercises.contract_check import require_contract
 from ..exercises.drawn import Comparison, draw, inputs
 from ..exercises.exercise import exercise, register
 from ..exercises.explain import explain_tensor
+from ..exercises.piece_check import register_piece
 from ..exercises.solutions import solution
 from ..exercises.stage_checks import require_stage, require_tokens
 from ..exercises.tensor_checks import named_tensors, on_tensors
@@ -185,3 +186,8 @@ def paged_attention(answer: Any, model: Model) -> None:
                 f"and the budget is {COPIES} times that: {question}"
             )
     require_contract(answer)
+
+
+# 05.4
+
+register_piece("05.4")

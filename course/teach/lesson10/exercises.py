@@ -22,6 +22,7 @@ from ..exercises.attention_checks import explain_attention
 from ..exercises.contract_check import require_contract
 from ..exercises.drawn import Comparison, draw, inputs, require_all
 from ..exercises.exercise import exercise, register
+from ..exercises.piece_check import register_piece
 from ..exercises.stage_checks import require_stage, require_tokens
 from ..exercises.table_schedules import SCHEDULES, comes_and_goes, describe_blocks, play, schedule
 from ..exercises.tensor_checks import explain_exactly, require_unchanged
@@ -198,3 +199,8 @@ def _require_kept(answer: type[Stage], model: Model) -> None:
                 f"{when} writes {counted(rows, 'row')}, expected {expected}: write the rows that change, and no other. "
                 "OneTable.write_row writes a row, and counts it in rows_built"
             )
+
+
+# 10.4
+
+register_piece("10.4")

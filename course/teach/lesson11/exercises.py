@@ -26,6 +26,7 @@ from ..exercises.contract_check import require_contract
 from ..exercises.drawn import Call, Comparison, draw, inputs
 from ..exercises.exercise import exercise, register
 from ..exercises.explain import explain_tensor
+from ..exercises.piece_check import register_piece
 from ..exercises.solutions import solution
 from ..exercises.stage_checks import drawn_model, require_tokens
 from ..exercises.tensor_checks import on_tensors
@@ -250,3 +251,8 @@ def _require_thrifty(answer: type[Stage], model: Model, rows: list[str]) -> None
     ):
         if got > most:
             raise Wrong(f"rows {', '.join(rows)}: right tokens, but {got} {what} in a step, the budget is {most}")
+
+
+# 11.5
+
+register_piece("11.5")

@@ -8,6 +8,7 @@ from random import Random
 from ..exercises.as_solved import as_solved, as_solved_by_name
 from ..exercises.drawn import Comparison, draw, inputs
 from ..exercises.exercise import register
+from ..exercises.piece_check import register_piece
 from .admission_checks import require_careful
 
 # 14.3
@@ -131,3 +132,8 @@ register(
 # 14.4
 
 register("14.4", require_careful)
+
+
+# 14.5
+
+register_piece("14.5")

@@ -7,6 +7,7 @@ from random import Random
 from ..exercises.as_solved import as_solved_by_name
 from ..exercises.drawn import Comparison, draw, inputs
 from ..exercises.exercise import register
+from ..exercises.piece_check import register_piece
 from .cache_checks import require_policy
 from .key_checks import KEYS, require_keys
 
@@ -101,3 +102,8 @@ register("15.3", Comparison(draw(_draw_events, 150), REPLAY, inputs("events", "n
 # 15.4
 
 register("15.4", require_policy)
+
+
+# 15.5
+
+register_piece("15.5")

@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 from roseinfer.arguments import require_count
 from roseinfer.cli.command import Failed, device_or_best, no_file
 from roseinfer.cli.flags import add_flags, given_fields, settings_of
+from roseinfer.cli.repository import engine_at
 from roseinfer.engine.config import EngineConfig, check_device, check_dtype
 from roseinfer.server.lines import to_stderr as say
 from roseinfer.server.settings import ServerSettings
-from roseinfer.settings import DEVICE, MODEL, flag
+from roseinfer.settings import DEVICE, ENGINE, MODEL, flag
 
 if TYPE_CHECKING:
     from roseinfer.llm.llm import LLM
@@ -35,6 +36,7 @@ EXAMPLES = (
     "roseinfer serve tiny",
     "roseinfer serve ./my-model --host 0.0.0.0 --port 8835 --max-num-seqs 128 --max-queue 1500",
     "roseinfer serve tiny --config server.yaml",
+    "roseinfer serve smollm2 --engine my_engine",
     "roseinfer serve tiny --replicas 2 --affinity-header x-prefix-id",
 )
 KEY_VARIABLE = "ROSEINFER_API_KEY"
@@ -77,6 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser.add_argument_group("server").add_argument, ServerSettings)
     add_flags(parser.add_argument_group("replicas").add_argument, Replicas)
     engine = parser.add_argument_group("engine")
+    engine.add_argument("--engine", metavar="FOLDER", help=ENGINE)
     add_flags(engine.add_argument, ModelSettings)
     for own in fields(EngineConfig):
         if own.name in SIZES:
@@ -96,6 +99,11 @@ def run(args: argparse.Namespace) -> None:
     for why in dict.fromkeys(config.unused):
         say(f"{args.config}: some keys change nothing here: {why}")
     check_engine(args.model, engine)
+    if args.engine is not None:
+        from roseinfer.llm.stage_engine import check_stage
+
+        engine["stage"] = engine_at(args.engine)
+        check_stage(engine["stage"], engine)
     serving = Serving(
         make_llm=loader(args.model, engine, config.vocab_size),
         model_name=settings.served_model_name or args.model,
@@ -119,6 +127,8 @@ def check_replicas(num_replicas: int, server: dict[str, Any], engine: dict[str, 
     for name in OF_CONNECTIONS:
         if name in server:
             raise ValueError(f"{name}={server[name]}: changes nothing with --replicas, whose connections are Ray's")
+    if "stage" in engine:
+        raise ValueError("--engine: does not combine with --replicas, whose processes start the engine alone")
     if (shards := engine.get("tensor_parallel_size", 1)) != 1:
         raise ValueError(
             f"--tensor-parallel {shards} does not combine with --replicas {num_replicas}: Ray does not know of the "

@@ -164,7 +164,7 @@ def test_nothing_is_kept_when_it_is_off(tmp_path, monkeypatch):
 
 
 def test_recorded_and_compared_notebooks_and_these_tests_keep_nothing(monkeypatch):
-    assert os.environ["ROSEINFER_PROGRESS"] == "off"
+    assert os.environ["ROSEINFER_PROGRESS"] == os.environ["ROSEINFER_MY_ENGINE"] == "off"
     monkeypatch.setenv("ROSEINFER_PROGRESS", "/mine.jsonl")
     assert kernel_env()["ROSEINFER_PROGRESS"] == "off"
     assert kernel_env().keys() - {"ROSEINFER_PROGRESS"} == {n for n in os.environ if not n.startswith("PYTEST_")} - {

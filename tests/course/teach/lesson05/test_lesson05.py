@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import zip_longest
 
 import numpy as np
@@ -133,3 +134,52 @@ test_a_wrong_look_up = wrong_answers(
     },
 )
 test_a_right_look_up = right_answers("05.2", {"an index, as a list": by_index, "one-hot": by_one_hot})
+
+
+# 05.4
+
+piece_with = partial(solution, "05.4")
+APPENDED = "        positions = step.context_lens.long()\n"
+
+test_wrong_block_tables = wrong_answers(
+    "05.4",
+    {
+        "slots of smaller blocks": (
+            piece_with({"positions % self.block_size": "positions % (self.block_size - 1)"}),
+            "prompt of 63: the tokens are right, but in decode step 1",
+        ),
+        "blocks from the end": (
+            piece_with({"blocks[positions // self.block_size]": "blocks[-1 - positions // self.block_size]"}),
+            "**Block edges**",
+        ),
+        "keys as values": (piece_with({"[blocks, slots] = v": "[blocks, slots] = k"}), "token 1 is 96, expected 18"),
+        "whole blocks": (piece_with({"[:n]": ""}), "token 1 is 28, expected 18"),
+        "not to itself": (
+            piece_with({"k[i : i + 1]": "k[i:i]", "v[i : i + 1]": "v[i:i]"}),
+            "the tokens are right, but in decode step 0",
+        ),
+        "another name": (piece_with({"def append(": "def append_all("}), "write append too"),
+        "not imported": (piece_with({"import torch.nn.functional as F\n": ""}), "name 'F' is not defined, in line 38"),
+        "first column": (
+            piece_with({"columns[:, None])": "columns[:, None] * 0)"}),
+            "but in decode step 2",
+        ),
+        "the course's": (
+            piece_with({APPENDED: f"        return super().append(seqs, step)\n{APPENDED}"}),
+            "token 4 is 90, expected 84",
+        ),
+    },
+)
+test_right_block_tables = right_answers(
+    "05.4",
+    {
+        "what an older batch left": piece_with({"        out.zero_()\n": ""}),
+        "one result": piece_with(
+            {
+                "        rows = []": "        out = torch.empty_like(q)",
+                "rows.append(row.squeeze(1))": "out[i] = row.squeeze(1)",
+                "return torch.stack(rows)": "return out",
+            }
+        ),
+    },
+)

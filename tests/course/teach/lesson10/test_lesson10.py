@@ -121,3 +121,39 @@ test_a_right_write_then_attend = right_answers(
 
 def test_the_librarys_attention_is_not_counted():
     assert_refused("10.2", paged_attention_reference, "the library's own: `roseinfer.kernels.paged_reference.paged")
+
+
+# 10.4
+
+piece_with = partial(solution, "10.4")
+WAITS = "        if self.copied:\n            self.copied.synchronize()\n"
+
+test_wrong_tables = wrong_answers(
+    "10.4",
+    {
+        "slots without an offset": (piece_with({" + offset)": ")"}), "token 0 is 90, expected 52"),
+        "lengths in place of starts": (piece_with({"starts.append(len(slots))": "starts.append(n)"}), "token 0 is 35"),
+        "positions from 0": (
+            piece_with({"range(first, first + n)\n        return": "range(n)\n        return"}),
+            "token 1 is 84",
+        ),
+        "no rows": (piece_with({"[row, : len(blocks)] = blocks": "[row, : len(blocks)] = 0"}), "**A batch of equal"),
+        "another name": (piece_with({"def write_tables(": "def tables_of("}), "write write_tables too"),
+        "one layer's pool": (piece_with({"pool[:, layer]": "pool[:, 0]"}), "token 1 is 7, expected 18"),
+        "the last tokens": (
+            piece_with({"seq.token_ids[first : first + n]": "seq.token_ids[-n:]"}),
+            "the promise **Any budget**",
+        ),
+        "the course's": (
+            piece_with({WAITS: "        return super().write_inputs(seqs, num_new)\n"}),
+            "write_inputs is what you have to write, and super() has none here, in line 22 of your cell",
+        ),
+    },
+)
+test_right_tables = right_answers(
+    "10.4",
+    {
+        "K and V apart": piece_with({"pool[:, layer]": "pool[0, layer], self.stage.pool[1, layer]"}),
+        "a result of its own": piece_with({"attended[:num_tokens]": "attended[:num_tokens].clone()"}),
+    },
+)

@@ -9,6 +9,7 @@ import torch
 from wrong_answers import right_answers, wrong_answers
 
 from course.teach.exercises.solutions import solution
+from stages import OneTable
 
 # 11.1
 
@@ -164,3 +165,35 @@ def write_by_torch(prompts, buffer):
 
 
 test_an_unusual_buffer_passes = right_answers("11.4", {"Python's ints": write_python_ints, "torch": write_by_torch})
+
+
+# 11.5
+
+piece_with = partial(solution, "11.5")
+
+test_wrong_pieces = wrong_answers(
+    "11.5",
+    {
+        "one row too early": (piece_with({".cumsum(0) - 1": ".cumsum(0) - 2"}), "token 0 is 6, expected 52"),
+        "no -1": (
+            piece_with({"torch.where(largest.isfinite(), tokens, -1)": "tokens"}),
+            "a prompt whose logits are NaN is not refused",
+        ),
+        "counted after an error": (
+            piece_with({"cached_tokens -= 1": "cached_tokens -= 0"}),
+            "[3, 12] tokens were cached before it, and [4, 13] count now",
+        ),
+        "another name": (piece_with({"def next_tokens(": "def next_token("}), "write next_tokens too"),
+        "always greedy": (piece_with({"temperature > 0": "temperature > 9"}), "**Tokens of its own choice**"),
+        "no filters": (piece_with({"if is_filtered(p)": "if False"}), "**Tokens of its own choice**"),
+        "no blocks": (piece_with({"with self.claimed(seqs):": "if seqs:"}), "KeyError"),
+        "no step": (OneTable, "expected a subclass of FusedStep, got a subclass of Stage"),
+    },
+)
+test_right_pieces = right_answers(
+    "11.5",
+    {
+        "one prompt at a time": piece_with({"room -= len(seq)\n": "room = -len(group)\n"}),
+        "torch.max": piece_with({"logits.max(dim=-1)": "torch.max(logits, dim=-1)"}),
+    },
+)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 from wrong_answers import right_answers, wrong_answers
 
 from course.teach.exercises.solutions import solution
+from stages import FusedStep
 
 
 def gaps(finish):
@@ -158,5 +160,42 @@ test_right_rooms = right_answers(
     {
         "with a free list": with_a_free_list,
         "from the front, a range": from_the_front,
+    },
+)
+
+
+# 14.5
+
+piece_with = partial(solution, "14.5")
+ENDED = "                self.free(seq)\n        self.running"
+HELD = "        if self.holds(seq):\n            self.free(seq)\n"
+
+test_wrong_schedulers = wrong_answers(
+    "14.5",
+    {
+        "decodes are free": (
+            piece_with({"self.max_num_batched_tokens - len(seqs)": "self.max_num_batched_tokens"}),
+            "a step computed 4 tokens, max_num_batched_tokens=3",
+        ),
+        "blocks of an aborted one": (
+            piece_with({f"{HELD}        seq.fin": "        seq.fin"}),
+            "has ended (abort), and still holds blocks",
+        ),
+        "no limit of sequences": (piece_with({"len(self.tables) == self.max_num_seqs or ": ""}), "IndexError: index 4"),
+        "a cut prompt gets a token": (piece_with({"seqs[:-1] if is_cut else seqs": "seqs"}), "**Any budget**"),
+        "not freed": (
+            piece_with({ENDED: ENDED.replace("self.free(seq)", "pass")}),
+            "has ended (length), and still holds",
+        ),
+        "counted twice": (piece_with({"cached_tokens += n": "cached_tokens += 2 * n"}), "is broken"),
+        "another name": (piece_with({"def make_room(": "def make_rooms("}), "write make_room too"),
+        "no scheduler": (FusedStep, "expected a subclass of TokenBudget, got a subclass of OneTable"),
+    },
+)
+test_right_schedulers = right_answers(
+    "14.5",
+    {
+        "preempted goes last": piece_with({"self.waiting.appendleft(seq)": "self.waiting.append(seq)"}),
+        "oldest first": piece_with({"self.preempt(self.running[-1])": "self.preempt(self.running[0])"}),
     },
 )
