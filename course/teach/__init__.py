@@ -78,8 +78,7 @@ from .lesson20.break_it import break_server
 from .lesson20.load_picture import draw_load
 from .lesson20.loads import compare_loops, load_clients, load_rate, sweep_rates
 from .lesson20.served import prove_served, say_server_price
-from .lesson20.server import start_server
-from .lesson20.streaming import stream_answer
+from .lesson20.server import serve_chat, start_server
 from .lesson21.rank_sizes import split_sizes
 from .lesson21.reduce_times import reduce_share, ring_seconds, time_all_reduces
 from .lesson21.split_picture import draw_split

@@ -13,7 +13,7 @@ from roseinfer.display.table import Table
 from ..measure.progress_bar import progress_bar
 from ..views.rows_table import table
 from .server import LessonServer
-from .streaming import EventReader, body_of, posted, read_all, streamed, text_of
+from .streaming import body_of, posted, read_all, streamed, text_of
 
 LONG, SHORT = 256, 16  # tokens
 Trial = Callable[[LessonServer], str]
@@ -39,9 +39,9 @@ def slow_client(server: LessonServer) -> str:
     with posted(server, streamed(server, LONG)) as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         status, other, _ = server.post("/v1/completions", streamed(server, SHORT) | {"stream": False})
-        events = EventReader().feed(body_of(read_all(slow)))
+        slow_text = text_of(body_of(read_all(slow)))
     _, whole, _ = server.post("/v1/completions", streamed(server, LONG) | {"stream": False})
-    is_whole = text_of(events) == whole["choices"][0]["text"]
+    is_whole = slow_text == whole["choices"][0]["text"]
     told = f"the other one: {status}, {other['usage']['completion_tokens']} tokens"
     return f"{told}; the slow one: {'its whole answer' if is_whole else 'another answer'}"
 

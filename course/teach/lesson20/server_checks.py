@@ -1,0 +1,227 @@
+"""What a learner's server is worth, for 20.1: clients that come, read and leave, beside an engine that names faults."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import aclosing
+from time import monotonic
+from typing import Any
+
+from roseinfer.sequence import SamplingParams, Sequence
+
+from ..exercises.wrong import Failed, Wrong
+
+SECONDS = 2.0  # until what should take a millisecond is given up
+LONG = 400  # tokens, of answers whose clients leave
+IDLE_SECONDS, MOST_LOOKS = 0.03, 200
+
+BLOCKED = "the event loop is blocked: no other client can be served meanwhile. On the loop, wait with `await` alone"
+ON_THE_LOOP = "a call of the engine on the event loop's thread holds up every client: call it in `run` alone"
+TWO_THREADS = "two threads call the engine: `run` alone may, so send it what it has to do"
+LATE = "a token was there, and its client did not get it while the answer went on: hand it over after its step"
+ONE_BY_ONE = "a request begins only when the one before has ended: let it in between two steps"
+NEVER_ENDS = "a client has waited {:g} s for its tokens, or for the end of its stream"
+MIXED = "a client got another client's tokens: each needs a queue of its own"
+LOST = "tokens were lost: a step may have several new ones of a sequence"
+OTHER_ORDER = "tokens come twice, or in another order"
+NO_ABORT = "a client has left, and the engine writes on for it: abort its sequence, also when it is cancelled"
+HAS_ENDED = "engine.abort of a sequence that has ended: its client left with the last token"
+NO_WORK = "engine.step without work: wait for a request first"
+SPINS = "without work, the thread asks again and again, which takes a whole core: wait for the next request"
+
+
+class CarefulEngine:
+    """Stands for an engine: writes known tokens, and names what is done wrong with it.
+
+    Made on the event loop, which must answer while a step runs. end: called with the fault. read: an event for each
+    sequence, set when its client has its first token.
+    """
+
+    def __init__(self, end: Callable[[BaseException | None], None]) -> None:
+        self.loop, self.loop_thread, self.end = asyncio.get_running_loop(), threading.get_ident(), end
+        self.caller: int | None = None
+        self.running: list[Sequence] = []
+        self.read: dict[Sequence, threading.Event] = {}
+        self.num_steps = self.num_looks = self.most_running = 0
+
+    def require(self, is_so: bool, wrong: str) -> None:
+        """End the check for a fault, and the thread that made it."""
+        if not is_so:
+            self.end(Wrong(wrong))
+            raise ValueError(wrong)
+
+    def called(self) -> None:
+        """Refuse a call by another thread than the first one, and by that of the event loop."""
+        thread = threading.get_ident()
+        self.require(thread != self.loop_thread, ON_THE_LOOP)
+        self.caller = self.caller or thread
+        self.require(thread == self.caller, TWO_THREADS)
+
+    @property
+    def has_work(self) -> bool:
+        self.num_looks += 1
+        return bool(self.running)
+
+    def add(self, seq: Sequence) -> None:
+        self.called()
+        self.running.append(seq)
+        self.read[seq] = threading.Event()
+
+    def abort(self, seq: Sequence) -> None:
+        self.called()
+        self.require(seq in self.running, HAS_ENDED)
+        seq.finish_reason = "abort"
+        self.running.remove(seq)
+
+    def step(self) -> list[Sequence]:
+        self.called()
+        self.require(bool(self.running), NO_WORK)
+        pulse = threading.Event()
+        self.loop.call_soon_threadsafe(pulse.set)
+        self.require(pulse.wait(SECONDS), BLOCKED)
+        self.num_steps += 1
+        self.most_running = max(self.most_running, len(self.running))
+        seqs = list(self.running)
+        for seq in seqs:
+            self.require(not seq.output_ids or self.read[seq].wait(SECONDS), LATE)
+            for _ in range(1 + (self.num_steps % 3 == 0)):  # several tokens in a step, as with drafts
+                if len(seq) < seq.max_len:
+                    seq.append(written(seq)[len(seq.output_ids)])
+            if len(seq) == seq.max_len:
+                seq.finish_reason = "length"
+                self.running.remove(seq)
+        return seqs
+
+
+def written(seq: Sequence) -> list[int]:
+    """Return the tokens that the engine writes for a sequence."""
+    return [1000 * seq.token_ids[0] + i for i in range(seq.params.most_tokens)]
+
+
+class Scene:
+    """Clients of one server, on its event loop."""
+
+    def __init__(self, answer: type[Any], end: Callable[[BaseException | None], None]) -> None:
+        self.engine = CarefulEngine(end)
+        self.server = answer(self.engine)
+
+    async def play(self) -> None:
+        """Raise Wrong for the first thing that goes wrong."""
+        # 1. Three clients at a time, then one that comes when nothing is left to do.
+        together = [request(number, 6 + 3 * number) for number in (1, 2, 3)]
+        await asyncio.gather(*map(self.read, together))
+        require(self.engine.most_running > 1, ONE_BY_ONE)
+        await self.rest()
+        await self.read(request(4, 5))
+        # 2. Clients that leave, each while another one reads: by closing the generator, and by being cancelled.
+        for number, leave in ((10, self.close_early), (20, self.cancel)):
+            left, stays = request(number, LONG), request(number + 1, 12)
+            await asyncio.gather(leave(left), self.read(stays))
+            await self.until(lambda left=left: left.finish_reason)
+            require(left.finish_reason == "abort", NO_ABORT)
+        # 3. A client that leaves with its last token, and one after it.
+        await self.read(request(30, 3), most=3)
+        await self.read(request(31, 3))
+        await self.rest()
+
+    async def read(self, seq: Sequence, most: int | None = None) -> None:
+        """Read a stream, to its end or until it has given `most` tokens, and compare what it gave."""
+        got, want = list[int](), written(seq)
+        await self.in_time(self.collect(seq, got, most))
+        require(len(set(got)) == len(want), LOST)
+        require(got == want, OTHER_ORDER)
+
+    async def collect(self, seq: Sequence, got: list[int], most: int | None) -> None:
+        stream = self.server.tokens(seq)
+        if asyncio.iscoroutine(stream):
+            stream.close()
+        if not hasattr(stream, "aclose"):
+            raise Wrong("tokens must be an async generator: `async def`, with `yield` for each token")
+        async with aclosing(stream):
+            async for token in stream:
+                require(token in written(seq), MIXED)
+                got.append(token)
+                if seq in self.engine.read:
+                    self.engine.read[seq].set()
+                if len(got) == most:
+                    return
+
+    async def close_early(self, seq: Sequence) -> None:
+        await self.in_time(self.collect(seq, [], most=2))
+
+    async def cancel(self, seq: Sequence) -> None:
+        got: list[int] = []
+        task = asyncio.ensure_future(self.collect(seq, got, None))
+        await self.until(lambda: got or task.done())
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def in_time(self, work: Coroutine[Any, Any, None]) -> None:
+        """Wait for work, for a little longer than the engine waits for its client."""
+        try:
+            await asyncio.wait_for(work, 2 * SECONDS)
+        except asyncio.TimeoutError:
+            require(False, NEVER_ENDS.format(2 * SECONDS))
+
+    async def until(self, is_so: Callable[[], Any]) -> None:
+        deadline = monotonic() + SECONDS
+        while not is_so() and monotonic() < deadline:
+            await asyncio.sleep(0.001)
+
+    async def rest(self) -> None:
+        """Let the engine be idle for a moment."""
+        await self.until(lambda: not self.engine.running)
+        before = self.engine.num_looks
+        await asyncio.sleep(IDLE_SECONDS)
+        require(self.engine.num_looks - before < MOST_LOOKS, SPINS)
+
+
+def require_server(answer: Any) -> None:
+    """Raise Wrong unless a class is a server as exercise 20.1 asks for it; Failed for an error of its own thread."""
+    if not isinstance(answer, type):
+        raise Wrong(f"expected a class, got {answer!r}")
+    is_over, found = threading.Event(), list[BaseException | None]()
+
+    def end(error: BaseException | None) -> None:
+        found.append(error)
+        is_over.set()
+
+    async def play() -> None:
+        loop = asyncio.get_running_loop()
+        loop.slow_callback_duration = SECONDS
+        loop.set_exception_handler(lambda *_: None)  # of what is left when the check has ended
+        try:
+            end(await Scene(answer, end).play())
+        except Exception as error:
+            end(error)
+
+    def hook(raised: threading.ExceptHookArgs) -> None:
+        if raised.thread not in older:
+            end(Failed("the thread has ended", raised.exc_value))
+
+    older, before = threading.enumerate(), threading.excepthook
+    threading.excepthook = hook
+    try:
+        # In debug mode, a call of the loop from another thread raises.
+        threading.Thread(target=lambda: asyncio.run(play(), debug=True), daemon=True).start()
+        is_over.wait(4 * SECONDS)
+    finally:
+        threading.excepthook = before
+    if error := found[0] if found else Wrong(BLOCKED):
+        raise error
+
+
+def require(is_so: bool, wrong: str) -> None:
+    if not is_so:
+        raise Wrong(wrong)
+
+
+class Request(Sequence):
+    def __repr__(self) -> str:
+        return f"the sequence of client {self.token_ids[0]}"
+
+
+def request(number: int, num_tokens: int) -> Request:
+    return Request([number], SamplingParams(max_tokens=num_tokens))
