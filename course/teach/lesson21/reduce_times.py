@@ -37,11 +37,13 @@ def ring_seconds(num_bytes: int, size: int, bytes_per_s: float, latency: float) 
     return messages * (num_bytes / size / bytes_per_s + latency)
 
 
-def time_all_reduces(num_bytes: Sequence[int] = BYTES, size: int = 2) -> Table:
-    """Time all-reduces of so many bytes over gloo between processes of this machine, beside the formula for real links.
+def one_shot_seconds(num_bytes: int, size: int, bytes_per_s: float, latency: float) -> float:
+    """Compute a one-shot all-reduce's seconds: a rank receives all bytes of every other one, after one latency."""
+    return latency + (size - 1) * num_bytes / bytes_per_s if size > 1 else 0.0
 
-    The formula is ring_seconds, for each link in roseinfer/data/links.json.
-    """
+
+def time_all_reduces(num_bytes: Sequence[int] = BYTES, size: int = 2) -> Table:
+    """Time all-reduces of so many bytes over gloo between processes of this machine, beside rings of real links."""
     measured = all_reduce_seconds(num_bytes, size)
     links = json.loads(LINKS.read_text(encoding="utf-8"))
     rows = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from course.display.board import VEGA
-from course.teach.lesson21 import reduce_times, split_picture
+from course.teach.lesson21 import reduce_times, replica_race, split_picture
 from course.teach.lesson21.rank_sizes import split_sizes
 from roseinfer.models import load_model
 from stages import TensorParallel
@@ -51,6 +51,11 @@ def test_a_ring_takes_its_messages_one_after_another():
     assert reduce_times.ring_seconds(1000, 1, 100.0, 0.5) == 0
 
 
+def test_one_shot_waits_once_and_receives_every_other_tensor():
+    assert reduce_times.one_shot_seconds(1000, 8, 100.0, 0.5) == 0.5 + 7 * 10
+    assert reduce_times.one_shot_seconds(1000, 1, 100.0, 0.5) == 0
+
+
 def test_an_unknown_link_is_refused_with_the_known_ones():
     with pytest.raises(ValueError, match="link='USB' is not in .* allowed: NVLink 4, PCIe 5.0 x16"):
         reduce_times.link_of("USB")
@@ -67,3 +72,9 @@ def test_the_share_of_all_reduces_counts_two_per_layer(tiny):
     rows = reduce_times.reduce_share(TensorParallel, tiny, (1, 2)).df
     assert list(rows["all-reduces per step"]) == [2 * tiny.config.num_layers] * 2
     assert (rows["share, %"] > 0).all() and (rows["share, %"] < 100).all()
+
+
+@pytest.mark.nightly  # the lesson runs it, too
+def test_replicas_answer_in_turn_with_the_texts_of_one():
+    rows = replica_race.race_replicas().df
+    assert list(rows["requests of each"]) == [48, 24] and list(rows["texts"]) == ["equal"] * 2
