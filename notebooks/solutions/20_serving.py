@@ -61,7 +61,6 @@ def quality(records, ttft_limit, tpot_limit):
 
 
 # --- 20.3
-import asyncio
 
 
 async def open_loop(arrivals, send, now):

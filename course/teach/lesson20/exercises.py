@@ -125,7 +125,7 @@ def _draw_load(rng: Random) -> Case:
 
 
 ARRIVALS = [([3.0], [0.0], [1.0]), ([0.5, 0.5], [0.0, 0.0], [2.0, 1.0]), *draw(_draw_load)]
-SENT = as_solved_by_name("20.3", LOOP_MISTAKES, call=_sends_and_latencies)
+SENT = as_solved_by_name("20.3", LOOP_MISTAKES, call=_sends_and_latencies, asyncio=asyncio)
 BUSY = inputs("arrivals", "client busy", "server takes")
 register("20.3", Comparison(ARRIVALS, SENT, BUSY, _sends_and_latencies))
 

@@ -198,7 +198,7 @@ async def busy_waiting(arrivals, send, now):
 
 
 async def forgets_the_last(arrivals, send, now):
-    return [*await solution("20.3")(arrivals[:-1], send, now), 1.0]
+    return [*await solution("20.3", asyncio=asyncio)(arrivals[:-1], send, now), 1.0]
 
 
 async def never_ends(arrivals, send, now):
