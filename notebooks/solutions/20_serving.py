@@ -61,8 +61,6 @@ def quality(records, ttft_limit, tpot_limit):
 
 
 # --- 20.3
-
-
 async def open_loop(arrivals, send, now):
     start = now()
 
