@@ -30,9 +30,6 @@ class ChatServer:
         self.url = url_of(self.listening)
         Thread(target=lambda: asyncio.run(self.serve()), daemon=True).start()
 
-    def __repr__(self) -> str:
-        return f"a chat server of {self.model}"
-
     async def serve(self) -> None:
         self.server = self.server_class(self.llm.engine)
         app = Starlette(routes=[Route("/v1/chat/completions", self.answer, methods=["POST"])])

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,19 +28,12 @@ SUM = re.compile(r"^vllm:(\w+)_sum\{.*\} (\S+)$", re.MULTILINE)
 
 
 class LessonServer:
-    """A running server.
+    """A running server. model: as clients ask for it. max_num_seqs, max_queue: requests that run and wait at most."""
 
-    model: as clients ask for it. max_num_seqs, max_queue: requests that run and wait at most. environment: variables of
-    its process, besides those of this one.
-    """
-
-    def __init__(
-        self, model: str, max_num_seqs: int, max_queue: int, environment: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, model: str, max_num_seqs: int, max_queue: int) -> None:
         self.model, self.max_num_seqs, self.max_queue = model, max_num_seqs, max_queue
         flags = ("--max-num-seqs", str(max_num_seqs), "--max-queue", str(max_queue), "--served-model-name", model)
-        variables = os.environ | dict(environment or {})
-        self._process = ServerProcess("the server", engine_command(model, *flags), variables)
+        self._process = ServerProcess("the server", engine_command(model, *flags))
         self.url = self._process.url
         self.vocab_size: int = self.get("/v1/models")["data"][0]["vocab_size"]
 

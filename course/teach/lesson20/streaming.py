@@ -35,20 +35,7 @@ def read_all(connection: socket.socket) -> bytes:
     return b"".join(parts)
 
 
-def body_of(answer: bytes) -> bytes:
-    """Return the body of an HTTP answer, without its headers and without the sizes of its chunks."""
-    head, _, rest = answer.partition(b"\r\n\r\n")
-    if b"transfer-encoding: chunked" not in head.lower():
-        return rest
-    body = b""
-    while rest:
-        size, _, rest = rest.partition(b"\r\n")
-        length = int(size, 16)
-        body, rest = body + rest[:length], rest[length + 2 :] if length else b""
-    return body
-
-
-def text_of(stream: bytes) -> str:
+def text_of(answer: bytes) -> str:
     """Join the text of a completion's events."""
-    lines = [line.removeprefix("data: ") for line in stream.decode().splitlines() if line.startswith("data: {")]
+    lines = [line.removeprefix("data: ") for line in answer.decode().splitlines() if line.startswith("data: {")]
     return "".join(choice["text"] for line in lines for choice in json.loads(line)["choices"])

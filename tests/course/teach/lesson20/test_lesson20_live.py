@@ -60,8 +60,6 @@ def test_it_holds_nothing_after_it_was_mistreated(server):
         "0 running, 0 waiting",
         "0 waiting",
         "400: max_tokns",
-        "400: invalid_request_error",
-        "400: invalid_request_error",
         "429, with Retry-After: yes",
     ]
 
@@ -106,7 +104,6 @@ def test_the_official_client_reads_a_learners_server():
     answer = client.chat.completions.create(model="tiny", messages=messages, max_tokens=24, stream=True)
     pieces = [chunk.choices[0].delta.content for chunk in answer]
     assert len(pieces) == len(whole.outputs[0].token_ids) > 1 and "".join(pieces) == whole.outputs[0].text
-    assert repr(served) == "a chat server of tiny"
 
 
 def test_a_coroutine_runs_beside_a_loop_that_runs_already():

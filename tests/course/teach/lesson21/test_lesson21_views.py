@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from course.display.board import VEGA
-from course.teach.lesson21 import reduce_times, replica_race, split_picture
+from course.teach.lesson21 import reduce_times, split_picture
 from course.teach.lesson21.rank_sizes import split_sizes
 from roseinfer.models import load_model
 from stages import TensorParallel
@@ -62,19 +62,7 @@ def test_an_unknown_link_is_refused_with_the_known_ones():
 
 
 @pytest.mark.slow
-def test_all_reduces_are_timed_between_two_processes():
-    times = reduce_times.time_all_reduces((64, 4096))
-    assert list(times.df["bytes"]) == [64, 4096] and (times.df["gloo here, µs"] > 0).all()
-
-
-@pytest.mark.slow
 def test_the_share_of_all_reduces_counts_two_per_layer(tiny):
     rows = reduce_times.reduce_share(TensorParallel, tiny, (1, 2)).df
     assert list(rows["all-reduces per step"]) == [2 * tiny.config.num_layers] * 2
     assert (rows["share, %"] > 0).all() and (rows["share, %"] < 100).all()
-
-
-@pytest.mark.nightly  # the lesson runs it, too
-def test_replicas_answer_in_turn_with_the_texts_of_one():
-    rows = replica_race.race_replicas().df
-    assert list(rows["requests of each"]) == [48, 24] and list(rows["texts"]) == ["equal"] * 2
