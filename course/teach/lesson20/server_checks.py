@@ -32,45 +32,68 @@ NO_WORK = "engine.step without work: wait for a request first"
 SPINS = "without work, the thread asks again and again, which takes a whole core: wait for the next request"
 
 
+class Request(Sequence):
+    """A client's sequence. is_read: set once the client has a token, or has left. pause: seconds after each token."""
+
+    def __init__(self, number: int, num_tokens: int, pause: float = 0.0) -> None:
+        super().__init__([number], SamplingParams(max_tokens=num_tokens))
+        self.is_read, self.pause = threading.Event(), pause
+
+    def __repr__(self) -> str:
+        return f"the sequence of client {self.token_ids[0]}"
+
+
+class Outcome:
+    """What a check finds first, from whichever thread. error: None where all is right."""
+
+    def __init__(self) -> None:
+        self.is_over = threading.Event()
+        self.error: Exception | None = Wrong(BLOCKED)
+
+    def end(self, error: Exception | None) -> None:
+        if not self.is_over.is_set():
+            self.error = error
+            self.is_over.set()
+
+
 class CarefulEngine:
     """Stands for an engine: writes known tokens, and names what is done wrong with it.
 
-    Made on the event loop, which must answer while a step runs. end: called with the fault. read: an event for each
-    sequence, set when its client has its first token.
+    Made on the event loop, which must answer while a step runs. When the check is over, a call ends its thread.
     """
 
-    def __init__(self, end: Callable[[BaseException | None], None]) -> None:
-        self.loop, self.loop_thread, self.end = asyncio.get_running_loop(), threading.get_ident(), end
-        self.running: list[Sequence] = []
-        self.read: dict[Sequence, threading.Event] = {}
+    def __init__(self, outcome: Outcome) -> None:
+        self.loop, self.loop_thread, self.outcome = asyncio.get_running_loop(), threading.get_ident(), outcome
+        self.running: list[Request] = []
         self.num_steps = self.num_looks = self.most_running = 0
 
     def require(self, is_so: bool, wrong: str) -> None:
         """End the check for a fault, and the thread that made it."""
         if not is_so:
-            self.end(Wrong(wrong))
-            raise ValueError(wrong)
+            self.outcome.end(Wrong(wrong))
+        if self.outcome.is_over.is_set():
+            raise SystemExit
 
     def called(self) -> None:
         self.require(threading.get_ident() != self.loop_thread, ON_THE_LOOP)
 
     @property
     def has_work(self) -> bool:
+        self.require(True, "")
         self.num_looks += 1
         return bool(self.running)
 
-    def add(self, seq: Sequence) -> None:
+    def add(self, seq: Request) -> None:
         self.called()
         self.running.append(seq)
-        self.read[seq] = threading.Event()
 
-    def abort(self, seq: Sequence) -> None:
+    def abort(self, seq: Request) -> None:
         self.called()
         self.require(seq in self.running, HAS_ENDED)
         seq.finish_reason = "abort"
         self.running.remove(seq)
 
-    def step(self) -> list[Sequence]:
+    def step(self) -> list[Request]:
         self.called()
         self.require(bool(self.running), NO_WORK)
         pulse = threading.Event()
@@ -80,7 +103,7 @@ class CarefulEngine:
         self.most_running = max(self.most_running, len(self.running))
         seqs = list(self.running)
         for seq in seqs:
-            self.require(not seq.output_ids or self.read[seq].wait(SECONDS), LATE)
+            self.require(not seq.output_ids or seq.is_read.wait(SECONDS), LATE)
             for _ in range(1 + (self.num_steps % 3 == 0)):  # several tokens in a step, as with drafts
                 if len(seq) < seq.max_len:
                     seq.append(written(seq)[len(seq.output_ids)])
@@ -90,7 +113,7 @@ class CarefulEngine:
         return seqs
 
 
-def written(seq: Sequence) -> range:
+def written(seq: Request) -> range:
     """Return the tokens that the engine writes for a sequence."""
     return range(LONG * seq.token_ids[0], LONG * seq.token_ids[0] + seq.params.most_tokens)
 
@@ -98,30 +121,30 @@ def written(seq: Sequence) -> range:
 class Scene:
     """Clients of one server, on its event loop."""
 
-    def __init__(self, answer: type[Any], end: Callable[[BaseException | None], None]) -> None:
-        self.engine = CarefulEngine(end)
+    def __init__(self, answer: type[Any], outcome: Outcome) -> None:
+        self.engine = CarefulEngine(outcome)
         self.server = answer(self.engine)
 
     async def play(self) -> None:
         """Raise Wrong for the first thing that goes wrong."""
-        # 1. Three clients at a time, then one that comes when nothing is left to do.
-        together = [request(number, 6 + 3 * number) for number in (1, 2, 3)]
+        # 1. Three clients at a time, of which one reads slowly; then one that comes when nothing is left to do.
+        together = [Request(number, 6 + 3 * number, pause) for number, pause in ((1, 0.003), (2, 0.0), (3, 0.0))]
         await asyncio.gather(*map(self.read, together))
         require(self.engine.most_running > 1, ONE_BY_ONE)
         await self.rest()
-        await self.read(request(4, 5))
+        await self.read(Request(4, 5))
         # 2. Clients that leave, each while another one reads: by closing the generator, and by being cancelled.
         for number, leave in ((10, partial(self.read, most=2)), (20, self.cancel)):
-            left, stays = request(number, LONG), request(number + 1, 12)
+            left, stays = Request(number, LONG), Request(number + 1, 12)
             await asyncio.gather(leave(left), self.read(stays))
             await self.until(lambda left=left: left.finish_reason)
             require(left.finish_reason == "abort", NO_ABORT)
         # 3. A client that leaves with its last token, and one after it.
-        await self.read(request(30, 3), most=3)
-        await self.read(request(31, 3))
+        await self.read(Request(30, 3), most=3)
+        await self.read(Request(31, 3))
         await self.rest()
 
-    async def read(self, seq: Sequence, most: int | None = None) -> None:
+    async def read(self, seq: Request, most: int | None = None) -> None:
         """Read a stream, to its end or until it has given `most` tokens, and compare what it gave."""
         got, want = list[int](), list(written(seq)[:most])
         try:
@@ -131,22 +154,26 @@ class Scene:
         require(len(set(got)) == len(want), LOST)
         require(got == want, OTHER_ORDER)
 
-    async def collect(self, seq: Sequence, got: list[int], most: int | None) -> None:
+    async def collect(self, seq: Request, got: list[int], most: int | None) -> None:
         stream = self.server.tokens(seq)
         if asyncio.iscoroutine(stream):
             stream.close()
         if not hasattr(stream, "aclose"):
             raise Wrong("tokens must be an async generator: `async def`, with `yield` for each token")
-        async with aclosing(stream):
-            async for token in stream:
-                require(token in written(seq), MIXED)
-                got.append(token)
-                if seq in self.engine.read:
-                    self.engine.read[seq].set()
-                if len(got) == most:
-                    return
+        try:
+            async with aclosing(stream):
+                async for token in stream:
+                    require(token in written(seq), MIXED)
+                    got.append(token)
+                    seq.is_read.set()
+                    if len(got) == most:
+                        return
+                    if seq.pause:
+                        await asyncio.sleep(seq.pause)
+        finally:
+            seq.is_read.set()
 
-    async def cancel(self, seq: Sequence) -> None:
+    async def cancel(self, seq: Request) -> None:
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self.collect(seq, [], None), IDLE_SECONDS)
 
@@ -166,46 +193,34 @@ def require_server(answer: Any) -> None:
     """Raise Wrong unless a class is a server as exercise 20.1 asks for it; Failed for an error of its own thread."""
     if not isinstance(answer, type):
         raise Wrong(f"expected a class, got {answer!r}")
-    is_over, found = threading.Event(), list[BaseException | None]()
-
-    def end(error: BaseException | None) -> None:
-        found.append(error)
-        is_over.set()
+    outcome = Outcome()
 
     async def play() -> None:
         loop = asyncio.get_running_loop()
         loop.slow_callback_duration = SECONDS
         loop.set_exception_handler(lambda *_: None)  # of what is left when the check has ended
         try:
-            end(await Scene(answer, end).play())
+            outcome.end(await Scene(answer, outcome).play())
         except Exception as error:
-            end(error)
+            outcome.end(error)
+        await asyncio.sleep(IDLE_SECONDS)  # until the engine has ended the thread
 
     def hook(raised: threading.ExceptHookArgs) -> None:
-        if raised.thread not in older:
-            end(Failed("the thread has ended", raised.exc_value))
+        if raised.thread not in older and isinstance(raised.exc_value, Exception):
+            outcome.end(Failed("the thread has ended", raised.exc_value))
 
     older, before = threading.enumerate(), threading.excepthook
     threading.excepthook = hook
     try:
         # In debug mode, a call of the loop from another thread raises.
         threading.Thread(target=lambda: asyncio.run(play(), debug=True), daemon=True).start()
-        is_over.wait(4 * SECONDS)
+        outcome.is_over.wait(4 * SECONDS)
     finally:
         threading.excepthook = before
-    if error := found[0] if found else Wrong(BLOCKED):
-        raise error
+    if outcome.error:
+        raise outcome.error
 
 
 def require(is_so: bool, wrong: str) -> None:
     if not is_so:
         raise Wrong(wrong)
-
-
-class Request(Sequence):
-    def __repr__(self) -> str:
-        return f"the sequence of client {self.token_ids[0]}"
-
-
-def request(number: int, num_tokens: int) -> Request:
-    return Request([number], SamplingParams(max_tokens=num_tokens))

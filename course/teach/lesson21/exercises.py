@@ -112,8 +112,7 @@ REDUCE_MISTAKES = {
             RING: "latency + 2 * (size - 1) * num_bytes / size / bytes_per_s"
         },
         "a ring goes round twice, once for the sums and once to tell them": {"2 * (size - 1) * (": "(size - 1) * ("},
-        "in one shot a rank receives the bytes of every other one": {"(size - 1) * num_bytes": "num_bytes"},
-        "the fewest latencies are not always fastest: many bytes take the ring": {"one_shot <= ring": "True"},
+        "many bytes take the ring: in one shot a rank receives those of every other one": {"one_shot <= ring": "True"},
         "equal times: one shot": {"one_shot <= ring": "one_shot < ring"},
     },
     "seconds": {
