@@ -20,7 +20,9 @@ IDLE_SECONDS, MOST_LOOKS = 0.03, 200
 
 BLOCKED = "the event loop is blocked: no other client can be served meanwhile. On the loop, wait with `await` alone"
 ON_THE_LOOP = "a call of the engine on the event loop's thread holds up every client: call it in `run` alone"
-LATE = "a token was there, and its client did not get it while the answer went on: hand it over after its step"
+LATE = (
+    "a token was there, and its client did not get it while the answer went on: hand it to this client after its step"
+)
 ONE_BY_ONE = "a request begins only when the one before has ended: let it in between two steps"
 NEVER_ENDS = f"a client has waited {2 * SECONDS:g} s for its tokens, or for the end of its stream"
 MIXED = "a client got another client's tokens: each needs a queue of its own"

@@ -19,7 +19,6 @@ from course.teach.lesson20.virtual_clock import START, VirtualLoop
 
 GET, HAND_OVER = "await queue.get()", "self.loop.call_soon_threadsafe(self.queues[seq].put_nowait, news)"
 OBEY = "while not self.engine.has_work or not self.calls.empty():"
-SHARED = "self.__dict__.setdefault('news', asyncio.Queue())"
 
 
 def server(changes):
@@ -31,7 +30,6 @@ test_wrong_servers = wrong_answers(
     {
         "the last token": (server({"output_ids[num_sent:]": "output_ids[-1:]"}), "tokens were lost"),
         "all tokens again": (server({"num_sent = len(output_ids)": "pass"}), "tokens come twice"),
-        "one queue": (server({"= asyncio.Queue()": f"= {SHARED}"}), "another client's tokens"),
         "no abort": (
             server({"self.queues.pop(seq)": "pass", "self.engine.abort(seq)": "pass"}),
             "a client has left, and the engine writes on",
@@ -62,7 +60,7 @@ test_servers_that_let_clients_wait = pytest.mark.slow(  # the checker waits for 
                 server({"= asyncio.Queue()": "= SimpleQueue()", GET: "queue.get()", "put_nowait": "put"}),
                 "the event loop is blocked",
             ),
-            "at the end": (server({HAND_OVER: f"news[1] and {HAND_OVER}"}), "hand it over after its step"),
+            "at the end": (server({HAND_OVER: f"news[1] and {HAND_OVER}"}), "hand it to this client"),
             "no end": (server({"while not has_ended": "while True"}), "has waited 4 s"),
             "no thread": (server({"Thread(target=self.run, daemon=True).start()": "pass"}), "has waited 4 s"),
         },
@@ -95,8 +93,11 @@ class WithACondition:
                 self.sent[seq] = queue, len(seq.output_ids)
                 self.loop.call_soon_threadsafe(lambda queue=queue, new=new: [queue.put_nowait(one) for one in new])
 
+    def new_queue(self):
+        return asyncio.Queue()
+
     async def tokens(self, seq):
-        queue = asyncio.Queue()
+        queue = self.new_queue()
         with self.has_news:
             self.coming[seq] = queue
             self.has_news.notify()
@@ -107,6 +108,14 @@ class WithACondition:
             with self.has_news:
                 self.leaving.append(seq)
                 self.has_news.notify()
+
+
+class OneQueue(WithACondition):
+    def new_queue(self):
+        return self.__dict__.setdefault("news", asyncio.Queue())
+
+
+test_servers_with_one_queue = wrong_answers("20.1", {"one queue": (OneQueue, "another client's tokens")})
 
 
 class Looks(solution("20.1")):
