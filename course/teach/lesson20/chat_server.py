@@ -16,6 +16,7 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from roseinfer.llm.llm import LLM
+from roseinfer.llm.vocabulary import Vocabulary
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.server.run import listen, url_of
 
@@ -25,6 +26,7 @@ class ChatServer:
 
     def __init__(self, server_class: type[Any], llm: LLM) -> None:
         self.server_class, self.llm, self.model = server_class, llm, llm.spec
+        self.vocabulary = Vocabulary(llm.get_tokenizer())
         self.listening = listen("127.0.0.1", 0)
         self.listening.listen()  # who calls before the loop runs waits for it
         self.url = url_of(self.listening)
@@ -44,7 +46,7 @@ class ChatServer:
 
     async def events(self, seq: Sequence) -> AsyncIterator[str]:
         """Make an event of each new piece of text: a line that begins with `data:`, and an empty line."""
-        detokenizer, num_sent = self.llm.vocabulary.detokenizer(seq.token_ids), 0
+        detokenizer, num_sent = self.vocabulary.detokenizer(seq.token_ids), 0
         async with aclosing(self.server.tokens(seq)) as tokens:
             async for token in tokens:
                 detokenizer.add(token)

@@ -20,9 +20,7 @@ IDLE_SECONDS, MOST_LOOKS = 0.03, 200
 
 BLOCKED = "the event loop is blocked: no other client can be served meanwhile. On the loop, wait with `await` alone"
 ON_THE_LOOP = "a call of the engine on the event loop's thread holds up every client: call it in `run` alone"
-LATE = (
-    "a token was there, and its client did not get it while the answer went on: hand it to this client after its step"
-)
+LATE = "a client did not get its token while the answer went on: hand it to this client after its step"
 ONE_BY_ONE = "a request begins only when the one before has ended: let it in between two steps"
 NEVER_ENDS = f"a client has waited {2 * SECONDS:g} s for its tokens, or for the end of its stream"
 MIXED = "a client got another client's tokens: each needs a queue of its own"
@@ -139,7 +137,7 @@ class Scene:
         for number, leave in ((10, partial(self.read, most=2)), (20, self.cancel)):
             left, stays = Request(number, LONG), Request(number + 1, 12)
             await asyncio.gather(leave(left), self.read(stays))
-            await self.until(lambda left=left: left.finish_reason)
+            await self.until(partial(getattr, left, "finish_reason"))
             require(left.finish_reason == "abort", NO_ABORT)
         # 3. A client that leaves with its last token, and one after it.
         await self.read(Request(30, 3), most=3)
@@ -202,7 +200,8 @@ def require_server(answer: Any) -> None:
         loop.slow_callback_duration = SECONDS
         loop.set_exception_handler(lambda *_: None)  # of what is left when the check has ended
         try:
-            outcome.end(await Scene(answer, outcome).play())
+            await Scene(answer, outcome).play()
+            outcome.end(None)
         except Exception as error:
             outcome.end(error)
         await asyncio.sleep(IDLE_SECONDS)  # until the engine has ended the thread
