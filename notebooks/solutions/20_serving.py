@@ -1,12 +1,13 @@
 # --- 20.1
 import asyncio
+from asyncio import get_running_loop
 from queue import SimpleQueue
 from threading import Thread
 
 
 class Server:
     def __init__(self, engine):
-        self.engine, self.loop = engine, asyncio.get_running_loop()
+        self.engine, self.loop = engine, get_running_loop()
         self.calls, self.queues = SimpleQueue(), {}
         Thread(target=self.run, daemon=True).start()
 
