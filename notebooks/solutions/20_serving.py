@@ -1,21 +1,47 @@
 # --- 20.1
-class EventReader:
-    def __init__(self):
-        self.rest, self.parts, self.is_done = b"", [], False
+import asyncio
+from asyncio import get_running_loop
+from queue import SimpleQueue
+from threading import Thread
 
-    def feed(self, chunk):
-        *lines, self.rest = (self.rest + chunk).split(b"\n")
-        texts = []
-        for line in lines:
-            line = line.removesuffix(b"\r").decode()
-            if line.startswith("data:"):
-                self.parts.append(line.removeprefix("data:").removeprefix(" "))
-            elif not line and self.parts:
-                text, self.parts = "\n".join(self.parts), []
-                self.is_done |= text == "[DONE]"
-                if not self.is_done:
-                    texts.append(text)
-        return texts
+
+class Server:
+    def __init__(self, engine):
+        self.engine, self.loop = engine, get_running_loop()
+        self.calls, self.queues = SimpleQueue(), {}
+        Thread(target=self.run, daemon=True).start()
+
+    def run(self):
+        while True:
+            # 1. Between two steps, do what the event loop asks for. Without work, wait for it.
+            while not self.engine.has_work or not self.calls.empty():
+                call, *arguments = self.calls.get()
+                call(*arguments)
+            # 2. Run a step, and hand each client its news.
+            for seq in self.engine.step():
+                news = seq.output_ids, seq.finish_reason is not None
+                self.loop.call_soon_threadsafe(self.queues[seq].put_nowait, news)
+
+    def begin(self, seq, queue):
+        self.queues[seq] = queue
+        self.engine.add(seq)
+
+    def end(self, seq):
+        self.queues.pop(seq)
+        if seq.finish_reason is None:
+            self.engine.abort(seq)
+
+    async def tokens(self, seq):
+        queue, num_sent, has_ended = asyncio.Queue(), 0, False
+        self.calls.put((self.begin, seq, queue))
+        try:
+            while not has_ended:
+                output_ids, has_ended = await queue.get()
+                for token in output_ids[num_sent:]:
+                    yield token
+                num_sent = len(output_ids)
+        finally:
+            self.calls.put((self.end, seq))
 
 
 # --- 20.2
@@ -36,9 +62,6 @@ def quality(records, ttft_limit, tpot_limit):
 
 
 # --- 20.3
-import asyncio
-
-
 async def open_loop(arrivals, send, now):
     start = now()
 

@@ -18,8 +18,10 @@ def qkv_rows(num_heads, num_kv_heads, head_dim, rank, size):
 
 
 # --- 21.3
-def ring_chunks(rank, size):
-    return [(rank - step) % size for step in range(2 * (size - 1))]
+def faster_reduce(num_bytes, size, bytes_per_s, latency):
+    ring = 2 * (size - 1) * (latency + num_bytes / size / bytes_per_s)
+    one_shot = latency + (size - 1) * num_bytes / bytes_per_s
+    return ("one shot", one_shot) if one_shot <= ring else ("ring", ring)
 
 
 # --- 21.4

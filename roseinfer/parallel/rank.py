@@ -104,12 +104,6 @@ class Rank:
             zeros = torch.zeros(num_tokens, dtype=torch.int64, device=self.device)
             self.model(zeros, zeros, lambda layer, q, k, v: q)
 
-    def sum_numbers(self, num_bytes: int, times: int) -> None:
-        """Run all-reduces that are timed: see timing.py."""
-        numbers = torch.zeros(num_bytes // 4, device=self.device)
-        for _ in range(times):
-            self.group.all_reduce(numbers)
-
 
 def finished_shard(config: ModelConfig, weights: dict[str, Tensor], prepared: bool, group: Group) -> Model:
     """Return a rank's part of a model, ready to compute. config: the part's."""

@@ -9,7 +9,6 @@ from oracles import small_model
 
 from roseinfer.llm.llm import LLM
 from roseinfer.models.weights import prepared_copy
-from roseinfer.parallel.timing import all_reduce_seconds
 
 MODEL = small_model()
 DRAFT = {"method": "draft_model", "model": MODEL, "num_tokens": 2}
@@ -55,16 +54,3 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
 def test_one_is_a_model_in_this_process() -> None:
     with LLM(MODEL, tensor_parallel_size=1, num_kvcache_blocks=4) as llm:
         assert llm.model is MODEL
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"size": 1}, "size must be an integer of at least 2, got 1"),
-        ({"times": 0}, "times must be an integer of at least 1, got 0"),
-        ({"num_bytes": [2]}, "num_bytes"),
-    ],
-)
-def test_timings_refuse_what_is_no_all_reduce(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        all_reduce_seconds(**{"num_bytes": [64]} | arguments)

@@ -15,11 +15,6 @@ RATE, SECONDS = 50.0, 8.0
 FORMATS = {"good/s": "{:.1f}", "answers/s": "{:.1f}", "TTFT p99 ms": "{:,.0f}"}
 
 
-def everyone(num_queued: int, num_free: int, ends: list[float], limit: float) -> bool:
-    """Let every request in: the rule of a server without limits."""
-    return True
-
-
 def race_admission(rules: Mapping[str, Admit]) -> Table:
     """Simulate 50 requests per second on the server of draw_load under each rule: exact, by the scheduler's own clock.
 
@@ -39,7 +34,7 @@ def race_admission(rules: Mapping[str, Admit]) -> Table:
 
 def or_everyone(rule: Admit) -> Admit:
     """Return the rule, or one that lets every request in where it is not written yet."""
-    return everyone if rule(0, 0, [0.0, 1.0], inf) is None else rule
+    return (lambda *state: True) if rule(0, 0, [0.0, 1.0], inf) is None else rule
 
 
 def at_most(num_waiting: int) -> Admit:

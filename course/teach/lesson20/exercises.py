@@ -1,4 +1,4 @@
-"""Checkers of lesson 20: server-sent events, the quality of a load, an open loop, and admission."""
+"""Checkers of lesson 20: a server, the quality of a load, an open loop, and admission."""
 
 from __future__ import annotations
 
@@ -11,58 +11,14 @@ from typing import Any
 from ..exercises.as_solved import as_solved, as_solved_by_name
 from ..exercises.drawn import Case, Comparison, draw, inputs
 from ..exercises.exercise import register
-from ..exercises.explain import plain
+from .server_checks import require_server
 from .virtual_clock import START, VirtualLoop
 
 Seconds = list[float]
 
 # 20.1
 
-EVENT_MISTAKES = {
-    "an event may be cut anywhere: keep what is not complete for the next call": {
-        "self.rest + chunk": "chunk",
-        "decode()": 'decode(errors="replace")',
-    },
-    "a character may be cut in half: keep bytes, and decode whole lines": {
-        "self.rest + chunk": 'self.rest + chunk.decode(errors="replace").encode()'
-    },
-    "[DONE] ends the stream: it is not returned, and nothing counts after it": {
-        'self.is_done |= text == "[DONE]"': "pass"
-    },
-    "only one space after the colon is not part of the text": {'.removeprefix(" ")': ".strip()"},
-    "the space after the colon may be missing": {'startswith("data:")': 'startswith("data: ")'},
-    "a line may end with \\r\\n, too": {r'.removesuffix(b"\r")': ""},
-    "an event without a data line is no event": {" and self.parts": ""},
-}
-WORDS = ["a", "ü", "🦀", "data: x", '{"text":"if "}', " two ", "0", "", "\ufeffb", "\ttab\t", "[DONE]", "[DONE]"]
-WORDS += ["one\u2028line", "one\x85line", "one\rline", "say [DONE]", " [DONE]", "[DONE] ", "[done]", "long " * 400]
-OTHER_LINES = [b": still here", b"event: x", b"database: x", b" data: b", b"data : b", b"DATA: b", b"data", b" ", b""]
-
-
-def _draw_stream(rng: Random) -> Case:
-    """Draw some events in bytes, with other lines before, in and between them, cut at random places."""
-    lines = []
-    for _ in range(rng.randint(1, 4)):
-        for _ in range(rng.choice((1, 1, 1, 2))):
-            lines += rng.sample(OTHER_LINES, rng.choice((0, 0, 0, 1)))
-            lines.append(b"data:" + rng.choice((b" ", b" ", b"")) + rng.choice(WORDS).encode())
-        lines.append(b"")
-    ends = rng.choice(([b"\n"], [b"\n"], [b"\r\n"], [b"\n", b"\r\n"]))
-    stream = b"".join(line + rng.choice(ends) for line in lines)
-    places = sorted({rng.randint(1, len(stream)) for _ in range(rng.randint(0, 6))} | {len(stream)})
-    return ([stream[begin:end] for begin, end in zip([0, *places], places, strict=False)],)
-
-
-def _texts_by_chunk(answer: Callable[[], Any], chunks: list[bytes]) -> list[Any]:
-    """Collect what a reader gives after each chunk, while another reader is in the middle of another stream."""
-    reader, another = answer(), answer()
-    another.feed(b"data: of another reader\n")
-    return [plain(reader.feed(chunk)) for chunk in chunks]
-
-
-EVENTS = as_solved("20.1", EVENT_MISTAKES, call=_texts_by_chunk)
-STREAMS = [([b"data: a\n\n"],), *draw(_draw_stream, 240)]
-register("20.1", Comparison(STREAMS, EVENTS, inputs("chunks"), call=_texts_by_chunk))
+register("20.1", require_server)
 
 # 20.2
 
@@ -169,7 +125,7 @@ def _draw_load(rng: Random) -> Case:
 
 
 ARRIVALS = [([3.0], [0.0], [1.0]), ([0.5, 0.5], [0.0, 0.0], [2.0, 1.0]), *draw(_draw_load)]
-SENT = as_solved_by_name("20.3", LOOP_MISTAKES, call=_sends_and_latencies)
+SENT = as_solved_by_name("20.3", LOOP_MISTAKES, call=_sends_and_latencies, asyncio=asyncio)
 BUSY = inputs("arrivals", "client busy", "server takes")
 register("20.3", Comparison(ARRIVALS, SENT, BUSY, _sends_and_latencies))
 

@@ -1,11 +1,9 @@
-"""Loads on a server from a notebook: a closed loop, rates that rise, both beside each other; and where time goes."""
+"""Loads on a server from a notebook: a closed loop, rates that rise; and where time goes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from time import perf_counter
 from typing import Any
 
 from roseinfer.arguments import counted
@@ -13,8 +11,6 @@ from roseinfer.bench.serving.client import COMPLETE, Outcome, Target, load
 from roseinfer.bench.serving.plan import Planned, plan_of
 from roseinfer.bench.serving.result import Limits, row_of
 from roseinfer.display.table import Table
-from roseinfer.llm.vocabulary import Vocabulary
-from roseinfer.models import ModelLoadError, load_tokenizer
 
 from ..measure.progress_bar import progress_bar
 from ..views.rows_table import table
@@ -104,52 +100,24 @@ def run_load(
     server.wait_until_idle()
     after = server.seconds_so_far()
     spent = {name: (value - before.get(name, 0.0)) / count for name, value in after.items()}
-    return Measured(
-        plan, outcomes, row_of(plan, outcomes, LIMITS), parts_of(spent, outcomes, token_seconds(server.model))
-    )
+    return Measured(plan, outcomes, row_of(plan, outcomes, LIMITS), parts_of(spent, outcomes))
 
 
-QUEUE, PREFILL, DECODE, DETOKENISE, HTTP = "queue", "prefill", "decode", "detokenise", "client and HTTP"
+QUEUE, PREFILL, DECODE, HTTP = "queue", "prefill", "decode", "client and HTTP"
 
 
-def parts_of(spent: Mapping[str, float], outcomes: Sequence[Outcome], token_seconds: float) -> dict[str, float]:
+def parts_of(spent: Mapping[str, float], outcomes: Sequence[Outcome]) -> dict[str, float]:
     """Split the seconds of the mean answer into the parts where they went.
 
-    spent: the server's sums, per request. token_seconds: to detokenise one token; a step does so for each of its rows,
-    one after another. HTTP's part is what the client has seen beside all that, from when a request was due; it includes
-    the client's own time.
+    spent: the server's sums, per request. HTTP's part is what the client has seen beside all that, from when a request
+    was due; it includes the client's own time.
     """
     queue, ttft, whole = (
         spent[name]
         for name in ("request_queue_time_seconds", "time_to_first_token_seconds", "e2e_request_latency_seconds")
     )
     seen = sum(one.ended - one.arrival for one in outcomes) / len(outcomes)
-    decode, seconds = whole - ttft, max(one.ended for one in outcomes) - outcomes[0].arrival
-    rows = max(1.0, decode * len(outcomes) / seconds)  # of a step, as a mean
-    tokens = sum(one.num_tokens for one in outcomes) / len(outcomes)
-    detokenise = min(decode, token_seconds * rows * tokens)
-    return {
-        QUEUE: queue,
-        PREFILL: ttft - queue,
-        DECODE: decode - detokenise,
-        DETOKENISE: detokenise,
-        HTTP: max(0.0, seen - whole),
-    }
-
-
-@cache
-def token_seconds(model: str) -> float:
-    """Measure the seconds to detokenise a token on this machine; 0 for a model without a tokenizer."""
-    try:
-        vocabulary = Vocabulary(load_tokenizer(model))
-    except ModelLoadError:
-        return 0.0
-    tokens = list(range(10, 210))
-    detokenizer = vocabulary.detokenizer([1], (), False, True)
-    began = perf_counter()
-    for token in tokens:
-        detokenizer.add(token)
-    return (perf_counter() - began) / len(tokens)
+    return {QUEUE: queue, PREFILL: ttft - queue, DECODE: whole - ttft, HTTP: max(0.0, seen - whole)}
 
 
 def measured(server: LessonServer, what: str, wanted: Mapping[str, dict[str, Any]]) -> Loads:
@@ -217,10 +185,3 @@ class Loads:
 def load_rate(server: LessonServer, rate: float) -> Loads:
     """Load the server by the clock at one rate."""
     return measured(server, "arrivals", {f"{rate:g} per second": by_the_clock(rate, 300)})
-
-
-def compare_loops(server: LessonServer, capacity: float, clients: int = 16) -> Loads:
-    """Measure the same overload twice: requests by the clock at 1.5 times the capacity, and from clients that wait."""
-    opened = by_the_clock(1.5 * capacity, 200)
-    closed = {"count": opened["count"], "clients": clients, "seed": 201}
-    return measured(server, "load", {"open loop": opened, f"closed loop, {clients} clients": closed})

@@ -20,7 +20,7 @@ from ..views.said import Said, say
 from .loads import drawn_plan
 from .server import LessonServer, in_a_thread
 
-COUNT, RUNS = 24, 3
+COUNT, RUNS = 24, 5
 NEW_TOKENS = 48
 
 
@@ -49,26 +49,23 @@ def generated(llm: LLM, plan: Sequence[Planned]) -> list[str]:
 
 
 def say_server_price(server: LessonServer) -> Said:
-    """Say what the server costs: tokens per second of requests at once, beside LLM.generate, in alternation."""
+    """Say what the server costs: the same requests at once through HTTP and through LLM.generate, in alternation."""
     llm = LLM(server.model, max_num_seqs=server.max_num_seqs)
-    count, outputs = server.max_num_seqs, (NEW_TOKENS, NEW_TOKENS)
-    plans = iter([drawn_plan(server, count, output_lens=outputs, seed=seed) for seed in range(3 * (RUNS + 1))])
+    plan = drawn_plan(server, server.max_num_seqs, output_lens=(NEW_TOKENS, NEW_TOKENS))
 
     def offline() -> float:
-        plan = next(plans)
         began = perf_counter()
         generated(llm, plan)
         return NEW_TOKENS * len(plan) / (perf_counter() - began)
 
     def served(stream: bool) -> float:
-        plan = next(plans)
         target = Target(server.url, server.model, stream=stream)
         return tokens_per_second(in_a_thread(load(target, plan, clients=len(plan))))
 
     ways = {"offline": offline, "whole": lambda: served(False), "streamed": lambda: served(True)}
     with progress_bar("runs", 3 * (RUNS + 1)) as done:
         taken = interleaved(ways, RUNS, warmup=1, on_run=lambda name, repeat: done())
-    sentences = [f"{server.max_num_seqs} requests at once, {NEW_TOKENS} tokens each, medians of {RUNS} runs."]
+    sentences = [f"The same {server.max_num_seqs} requests at once, {NEW_TOKENS} tokens each, medians of {RUNS} runs."]
     for way in ("whole", "streamed"):
         share = median(taken[way]) / median(taken["offline"])
         said = verdict(taken["offline"], taken[way])

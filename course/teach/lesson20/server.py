@@ -1,4 +1,4 @@
-"""start_server: `roseinfer serve` in its own process, for a notebook; it ends with the kernel."""
+"""start_server, serve_chat: a server in its own process or in the notebook's; both end with the kernel."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from roseinfer.arguments import counted
 from roseinfer.bench.serving.server_process import ServerProcess, engine_command
 
+from ..exercises.solutions import solution
 from ..measure.progress_bar import progress_bar
+
+if TYPE_CHECKING:
+    from .chat_server import ChatServer
 
 T = TypeVar("T")
 SECONDS = 60  # for anything that is waited for
@@ -100,6 +104,19 @@ def start_server(model: str = "tiny", *, max_num_seqs: int = 8, max_queue: int =
         server = LessonServer(model, max_num_seqs, max_queue)
     _current.append(server)
     return server
+
+
+def serve_chat(server_class: type[Any] | None, model: str) -> ChatServer:
+    """Serve a model's answers to conversations on a free port of this process.
+
+    server_class: of exercise 20.1; None: the course's own. model: as load_model takes it, with a chat template.
+    """
+    from roseinfer.llm.llm import LLM
+
+    from .chat_server import ChatServer  # here: HTTP's packages take long to import
+
+    with progress_bar("loading the model", 1):
+        return ChatServer(server_class or solution("20.1"), LLM(model, max_num_seqs=8))
 
 
 def in_a_thread(work: Coroutine[Any, Any, T]) -> T:

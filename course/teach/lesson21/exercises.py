@@ -1,4 +1,4 @@
-"""Checkers of lesson 21: an MLP in parts, rows of a fused QKV, a ring, and a layer that is cut by inputs."""
+"""Checkers of lesson 21: an MLP in parts, rows of a fused QKV, the faster all-reduce, and a layer cut by inputs."""
 
 from __future__ import annotations
 
@@ -104,15 +104,36 @@ register(
 
 # 21.3
 
-RING_MISTAKES = {
-    "the finished chunks have to go round, too: the second half is missing": {"2 * (size - 1)": "size - 1"},
-    "a half has size - 1 steps: after them no rank misses a chunk": {"2 * (size - 1)": "2 * size"},
-    "a rank sends on what it has just received, not its own chunk again": {"rank - step": "rank"},
-    "what a rank received comes from its left neighbour: chunk numbers fall": {"rank - step": "rank + step"},
-    "the second half begins with the chunk that the rank has just finished": {"- step": "- step % (size - 1)"},
+RING = "2 * (size - 1) * (latency + num_bytes / size / bytes_per_s)"
+ONE_SHOT = "latency + (size - 1) * num_bytes / bytes_per_s"
+REDUCE_MISTAKES = {
+    "way": {
+        "the messages of a ring wait for each other, and each of them pays the latency": {
+            RING: "latency + 2 * (size - 1) * num_bytes / size / bytes_per_s"
+        },
+        "a ring goes round twice, once for the sums and once to tell them": {"2 * (size - 1) * (": "(size - 1) * ("},
+        "many bytes take the ring: in one shot a rank receives those of every other one": {"one_shot <= ring": "True"},
+        "equal times: one shot": {"one_shot <= ring": "one_shot < ring"},
+    },
+    "seconds": {
+        "a message of a ring is 1/size of the tensor": {"num_bytes / size / bytes": "num_bytes / bytes"},
+        "one shot waits once: the others send at the same time": {
+            ONE_SHOT: f"(size - 1) * ({ONE_SHOT[:7]}) + {ONE_SHOT[10:]}"
+        },
+        "the faster one": {'("one shot", one_shot)': '("one shot", ring)'},
+    },
 }
-RINGS = [*((rank, size) for size in range(1, 12) for rank in range(size)), (5, 64), (63, 64)]
-register("21.3", Comparison(RINGS, as_solved("21.3", RING_MISTAKES), inputs("rank", "size")))
+
+
+def _draw_reduce(rng: Random) -> Case:
+    """Draw a tensor and a link in powers of two, whose times are exact, near the size at which the choice turns."""
+    size, bytes_per_s = rng.choice((2, 4, 8)), 2.0 ** rng.randint(3, 20)
+    return 2 ** rng.randint(0, 24), size, bytes_per_s, 2.0 ** rng.randint(-12, 4)
+
+
+REDUCES = [(8, 2, 8.0, 1.0), (48, 4, 16.0, 1.0), (960, 4, 16.0, 18.0), *draw(_draw_reduce, 120)]
+REDUCED = as_solved_by_name("21.3", REDUCE_MISTAKES)
+register("21.3", Comparison(REDUCES, REDUCED, inputs("num_bytes", "size", "bytes_per_s", "latency")))
 
 # 21.4
 

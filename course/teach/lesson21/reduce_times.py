@@ -1,4 +1,4 @@
-"""Times of an all-reduce: measured over gloo between two processes, computed for the links between GPUs."""
+"""Times of an all-reduce: its share of a decode step here, and computed for the links between GPUs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 from roseinfer.display.table import Table
 from roseinfer.generate import decode_step
 from roseinfer.models import Model
-from roseinfer.parallel.timing import all_reduce_seconds
 from roseinfer.paths import LINKS
 from roseinfer.profiling.span_times import SpanTimes
 from roseinfer.profiling.spans import listening
@@ -20,7 +19,6 @@ from ..views.rows_table import table
 
 REDUCE, STEP = "roseinfer.parallel.all_reduce", "roseinfer.decode_step_sessions.total"
 CONTEXT, STEPS = 64, 20
-BYTES = (4_096, 65_536, 1_048_576, 16_777_216)
 
 
 def link_of(name: str) -> dict[str, Any]:
@@ -37,24 +35,9 @@ def ring_seconds(num_bytes: int, size: int, bytes_per_s: float, latency: float) 
     return messages * (num_bytes / size / bytes_per_s + latency)
 
 
-def time_all_reduces(num_bytes: Sequence[int] = BYTES, size: int = 2) -> Table:
-    """Time all-reduces of so many bytes over gloo between processes of this machine, beside the formula for real links.
-
-    The formula is ring_seconds, for each link in roseinfer/data/links.json.
-    """
-    measured = all_reduce_seconds(num_bytes, size)
-    links = json.loads(LINKS.read_text(encoding="utf-8"))
-    rows = []
-    for number, seconds in zip(num_bytes, measured, strict=True):
-        computed = {
-            f"{name}, computed µs": 1e6 * ring_seconds(number, size, link["bytes_per_s"], link["assumed_latency_s"])
-            for name, link in links.items()
-        }
-        rows.append({"bytes": number, "gloo here, µs": 1e6 * seconds, **computed})
-    assumed = ", ".join(f"{name} {1e6 * link['assumed_latency_s']:g} µs" for name, link in links.items())
-    note = f"gloo: the median of 51. Computed with an assumed latency of a message: {assumed}"
-    formats = {name: "{:,.1f}" for name in rows[0] if "µs" in name} | {"bytes": "{:,}"}
-    return table(rows, ["gloo here, µs"], f"an all-reduce between {size} ranks", note, formats)
+def one_shot_seconds(num_bytes: int, size: int, bytes_per_s: float, latency: float) -> float:
+    """Compute a one-shot all-reduce's seconds: a rank receives all bytes of every other one, after one latency."""
+    return latency + (size - 1) * num_bytes / bytes_per_s if size > 1 else 0.0
 
 
 def reduce_share(stage_class: type[Stage], model: Model, batch_sizes: Sequence[int] = (1, 16)) -> Table:

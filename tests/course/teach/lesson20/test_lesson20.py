@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import codecs
-import re
 import statistics
+import threading
 import time
 
 import numpy as np
 import pytest
-from wrong_answers import changed, right_answers, wrong_answers
+from wrong_answers import right_answers, wrong_answers
 
 from course.teach import check
 from course.teach.exercises.solutions import solution
@@ -18,71 +17,132 @@ from course.teach.lesson20.virtual_clock import START, VirtualLoop
 
 # 20.1
 
-EventReader = solution("20.1")
-INIT = 'self.rest, self.parts, self.is_done = b"", [], False'
-IN_THE_CLASS = 'self.rest, self.is_done = b"", False\n\n    parts = []'
+GET, HAND_OVER = "await queue.get()", "self.loop.call_soon_threadsafe(self.queues[seq].put_nowait, news)"
+OBEY = "while not self.engine.has_work or not self.calls.empty():"
 
 
-def blank_lines(self, chunk):
-    """Know only \\n\\n."""
-    *events, self.rest = (self.rest + chunk).split(b"\n\n")
-    return [event.decode().removeprefix("data: ") for event in events]
+def server(changes):
+    return solution("20.1", changes)
 
 
-test_wrong_readers = wrong_answers(
+test_wrong_servers = wrong_answers(
     "20.1",
     {
-        "parts in the class": (
-            solution("20.1", {INIT: IN_THE_CLASS}),
-            "you return [['of another reader\\na']], expected [['a']]",
+        "the last token": (server({"output_ids[num_sent:]": "output_ids[-1:]"}), "tokens were lost"),
+        "all tokens again": (server({"num_sent = len(output_ids)": "pass"}), "tokens come twice"),
+        "no abort": (
+            server({"self.queues.pop(seq)": "pass", "self.engine.abort(seq)": "pass"}),
+            "a client has left, and the engine writes on",
         ),
-        "strips [DONE]": (
-            solution("20.1", {'text == "[DONE]"': 'text.strip() == "[DONE]"'}),
-            "you return [[]",
+        "closed, but not cancelled": (server({"finally:": "except GeneratorExit:"}), "also when it is cancelled"),
+        "aborts what has ended": (server({"if seq.finish_reason is None": "if True"}), "a sequence that has ended"),
+        "steps without work": (server({OBEY: "while not self.calls.empty():"}), "engine.step without work"),
+        "spins": (
+            server({
+                OBEY: "while not self.calls.empty():",
+                "in self.engine.step()": "in self.engine.step() if self.engine.has_work else ()",
+            }),
+            "takes a whole core",
         ),
-        "a line of spaces is empty": (solution("20.1", {"not line and": "not line.strip() and"}), "you return"),
-        "a text": (solution("20.1", {"return texts": 'return "".join(texts)'}), "you return"),
-        "blank lines": (changed(EventReader, feed=blank_lines), "you return"),
+        "aborts on the loop": (server({"self.calls.put((self.end, seq))": "self.end(seq)"}), "on the event loop"),
+        "one by one": (server({" or not self.calls.empty()": ""}), "only when the one before has ended"),
+        "the loop's queue": (server({HAND_OVER: "self.queues[seq].put_nowait(news)"}), "Non-thread-safe"),
+        "a coroutine": (server({"yield token": "pass"}), "must be an async generator"),
+        "a wrong name": (server({"put_nowait, news": "put_later, news"}), "the thread has ended: "),
+        "no class": (3, "expected a class, got 3"),
     },
+)  # fmt: skip
+test_servers_that_let_clients_wait = pytest.mark.slow(  # the checker waits for 2 to 4 s
+    wrong_answers(
+        "20.1",
+        {
+            "blocks the loop": (
+                server({"= asyncio.Queue()": "= SimpleQueue()", GET: "queue.get()", "put_nowait": "put"}),
+                "the event loop is blocked",
+            ),
+            "at the end": (server({HAND_OVER: f"news[1] and {HAND_OVER}"}), "hand it to this client"),
+            "no end": (server({"while not has_ended": "while True"}), "has waited 4 s"),
+            "no thread": (server({"Thread(target=self.run, daemon=True).start()": "pass"}), "has waited 4 s"),
+        },
+    )
 )
 
 
-class ByDecoder:
-    """An incremental decoder, then text."""
+class WithACondition:
+    """A condition in place of a queue to the thread, and an end mark in the queue of each client."""
 
-    def __init__(self):
-        self.decoder = codecs.getincrementaldecoder("utf-8")()
-        self.text, self.is_done = "", False
+    def __init__(self, engine):
+        self.engine, self.loop = engine, asyncio.get_running_loop()
+        self.has_news, self.coming, self.leaving, self.sent = threading.Condition(), {}, [], {}
+        threading.Thread(target=self.run, daemon=True).start()
 
-    def feed(self, chunk):
-        self.text += self.decoder.decode(chunk)
-        found = []
-        while match := re.match(r"((?:[^\n]+\n)*)(?:\r?\n)", self.normal()):
-            lines = match[1].split("\n")
-            self.text = self.normal()[match.end() :]
-            parts = [re.sub("^data: ?", "", line) for line in lines if line.startswith("data:")]
-            if parts and not self.is_done:
-                self.is_done = "\n".join(parts) == "[DONE]"
-                found += [] if self.is_done else ["\n".join(parts)]
-        return found
+    def run(self):
+        while True:
+            with self.has_news:
+                self.has_news.wait_for(lambda: self.coming or self.leaving or self.engine.has_work)
+                coming, leaving, self.coming, self.leaving = self.coming, self.leaving, {}, []
+            for seq, queue in coming.items():
+                self.sent[seq] = queue, 0
+                self.engine.add(seq)
+            for seq in leaving:
+                if self.sent.pop(seq, None) and not seq.finish_reason:
+                    self.engine.abort(seq)
+            for seq in self.engine.step() if self.engine.has_work else ():
+                queue, num = self.sent[seq]
+                new = seq.output_ids[num:] + [None] * bool(seq.finish_reason)
+                self.sent[seq] = queue, len(seq.output_ids)
+                self.loop.call_soon_threadsafe(lambda queue=queue, new=new: [queue.put_nowait(one) for one in new])
 
-    def normal(self):
-        return self.text.replace("\r\n", "\n")
+    def new_queue(self):
+        return asyncio.Queue()
+
+    async def tokens(self, seq):
+        queue = self.new_queue()
+        with self.has_news:
+            self.coming[seq] = queue
+            self.has_news.notify()
+        try:
+            while (token := await queue.get()) is not None:
+                yield token
+        finally:
+            with self.has_news:
+                self.leaving.append(seq)
+                self.has_news.notify()
 
 
-class OneList(EventReader):
-    """Returns the same list each time, with other texts."""
-
-    def __init__(self):
-        super().__init__()
-        self.texts = []
-
-    def feed(self, chunk):
-        self.texts[:] = super().feed(chunk)
-        return self.texts
+class OneQueue(WithACondition):
+    def new_queue(self):
+        return self.__dict__.setdefault("news", asyncio.Queue())
 
 
-test_right_readers = right_answers("20.1", {"a decoder": ByDecoder, "one list": OneList})
+test_servers_with_one_queue = wrong_answers("20.1", {"one queue": (OneQueue, "another client's tokens")})
+
+
+class Looks(solution("20.1")):
+    """A client looks at its sequence from time to time, and the thread hands it nothing."""
+
+    def run(self):
+        while True:
+            while not self.engine.has_work or not self.calls.empty():
+                call, *arguments = self.calls.get()
+                call(*arguments)
+            self.engine.step()
+
+    async def tokens(self, seq):
+        self.calls.put((self.begin, seq, None))
+        num_sent, has_ended = 0, False
+        try:
+            while not has_ended:
+                has_ended = seq.finish_reason is not None
+                for token in seq.output_ids[num_sent:]:
+                    num_sent += 1
+                    yield token
+                await asyncio.sleep(0.001)
+        finally:
+            self.calls.put((self.end, seq))
+
+
+test_right_servers = right_answers("20.1", {"a condition": WithACondition, "looks at the sequence": Looks})
 
 # 20.2
 
@@ -147,7 +207,7 @@ async def busy_waiting(arrivals, send, now):
 
 
 async def forgets_the_last(arrivals, send, now):
-    return [*await solution("20.3")(arrivals[:-1], send, now), 1.0]
+    return [*await solution("20.3", asyncio=asyncio)(arrivals[:-1], send, now), 1.0]
 
 
 async def never_ends(arrivals, send, now):

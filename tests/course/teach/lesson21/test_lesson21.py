@@ -78,49 +78,33 @@ test_other_rows = right_answers("21.2", {"a mask": from_a_mask, "splits": by_spl
 # 21.3
 
 
-test_wrong_rings = wrong_answers(
+test_wrong_reduces = wrong_answers(
     "21.3",
     {
-        "starts with the neighbour's chunk": (solution("21.3", {"rank - step": "rank - 1 - step"}), "you return"),
-        "names": (solution("21.3", {"(rank - step) % size": 'f"chunk {(rank - step) % size}"'}), "['chunk 0'"),
-        "never around": (solution("21.3", {" % size": ""}), "you return [0, -1]"),
+        "a truth value": (solution("21.3", {'("one shot", one_shot)': "(True, one_shot)"}), "way: you return True"),
+        "microseconds": (solution("21.3", {'("ring", ring)': '("ring", 1e6 * ring)'}), "seconds: you return"),
+        "only the way": (lambda *case: "ring", "expected (way, seconds), got 'ring'"),
     },
 )
 
 
-def follow(rank, size):
-    """What a rank sends is what its left neighbour sent in the step before."""
-    if size == 1:
-        return []
-    sent = list(range(size))
-    found = []
+def by_parts(num_bytes, size, bytes_per_s, latency):
+    """The smaller of two pairs; "one shot" is before "ring" in the alphabet, too."""
+    whole, hops = num_bytes / bytes_per_s, 2 * size - 2
+    seconds, way = min((latency + whole * (size - 1), "one shot"), (hops * latency + hops * (whole / size), "ring"))
+    return way, seconds
+
+
+def with_loops(num_bytes, size, bytes_per_s, latency):
+    ring = one_shot = 0.0
     for _ in range(2 * (size - 1)):
-        found.append(sent[rank])
-        sent = [sent[i - 1] for i in range(size)]
-    return found
+        ring += latency + num_bytes / (size * bytes_per_s)
+    for other in range(size - 1):
+        one_shot += num_bytes / bytes_per_s + (0 if other else latency)
+    return ["ring", ring] if ring < one_shot else ["one shot", one_shot]
 
 
-def twice_around(rank, size):
-    order = [chunk % size for chunk in range(rank, rank - size, -1)]
-    return (order + order)[: 2 * size - 2]
-
-
-test_other_rings = right_answers("21.3", {"followed": follow, "twice around": twice_around})
-
-
-def test_the_ring_sums_every_chunk_on_every_rank():
-    ring_chunks = solution("21.3")
-    for size in range(1, 7):
-        numbers = [[10**rank * (chunk + 1) for chunk in range(size)] for rank in range(size)]
-        wanted = [sum(own[chunk] for own in numbers) for chunk in range(size)]
-        sends = [ring_chunks(rank, size) for rank in range(size)]
-        for step in range(2 * (size - 1)):
-            messages = [(sends[rank][step], numbers[rank][sends[rank][step]]) for rank in range(size)]
-            for rank, (chunk, number) in enumerate(messages):
-                to = numbers[(rank + 1) % size]
-                to[chunk] = to[chunk] + number if step < size - 1 else number
-        assert numbers == [wanted] * size
-
+test_other_reduces = right_answers("21.3", {"the smaller pair": by_parts, "loops": with_loops})
 
 # 21.4
 
