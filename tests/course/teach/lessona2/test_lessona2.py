@@ -141,7 +141,19 @@ test_a_wrong_self_time = wrong_answers(
         ),
     },
 )
-test_a_right_self_time = right_answers("a2.3", {"by depth": by_depth})
+
+
+def from_the_inside(events):
+    """Take the shortest events first: each gives its time to its name, and takes it from the shortest around it."""
+    own = {id(event): event.dur for event in events}
+    for event in events:
+        around = [other for other in events if other.ts <= event.ts and event.end <= other.end and other is not event]
+        if around:
+            own[id(min(around, key=lambda other: other.dur))] -= event.dur
+    return {name: sum(own[id(e)] for e in events if e.name == name) for name in {event.name for event in events}}
+
+
+test_a_right_self_time = right_answers("a2.3", {"by depth": by_depth, "from the inside": from_the_inside})
 
 
 # a2.4
@@ -167,4 +179,18 @@ test_a_wrong_gap = wrong_answers(
         "the sum alone": (lambda work: by_moments(work)[1], "expected (gaps, idle), got"),
     },
 )
-test_a_right_gap = right_answers("a2.4", {"ends after which nothing runs": by_moments})
+
+
+def by_merging(work):
+    """Merge pieces that touch into stretches: the gaps lie between them."""
+    stretches = []
+    for piece in sorted(work, key=lambda piece: piece.ts):
+        if stretches and piece.ts <= stretches[-1][1]:
+            stretches[-1][1] = max(stretches[-1][1], piece.end)
+        else:
+            stretches.append([piece.ts, piece.end])
+    gaps = [after[0] - before[1] for before, after in zip(stretches, stretches[1:], strict=False)]
+    return len(gaps), sum(gaps)
+
+
+test_a_right_gap = right_answers("a2.4", {"ends after which nothing runs": by_moments, "stretches": by_merging})

@@ -29,6 +29,11 @@ def texts(page, **signals) -> set[str]:
     return {text.replace("−", "-") for text in found}
 
 
+def number(value) -> str:
+    """Three decimals as the page writes them: what rounds to zero has no sign."""
+    return f"{round(float(value), 3) + 0.0:.3f}"
+
+
 def said_of(block: int, block_size: int, scores: list[float]) -> set[str]:
     """What the chart has to say of the block, from one softmax for each number of tokens."""
     s, read, earlier = torch.tensor(scores).double(), block * block_size, (block - 1) * block_size
@@ -37,11 +42,12 @@ def said_of(block: int, block_size: int, scores: list[float]) -> set[str]:
     before = (s[:earlier] - m_old).exp() @ table[:earlier]
     now, factor = (s[:read] - m).exp() @ table[:read], (m_old - m).exp()
     sums = {
-        f"{old:.3f} × {factor:.3f} + {new - old * factor:.3f} = {new:.3f}" for old, new in zip(before, now, strict=True)
+        f"{number(old)} × {factor:.3f} + {number(new - old * factor)} = {number(new)}"
+        for old, new in zip(before, now, strict=True)
     }
     means = [*(now / now[0])[1:], *(s.softmax(0) @ table)[1:]]
     title = f"m = {m:.2f}: earlier weights (dashed) are multiplied by exp({m_old:.2f} - {m:.2f}) = {factor:.3f}"
-    return {title} | sums | {f"{mean:.3f}" for mean in means}
+    return {title} | sums | {number(mean) for mean in means}
 
 
 def test_each_block_is_told_with_what_shrinks():
