@@ -1,4 +1,4 @@
-"""EntryFile: a learner's file, read once, so that what runs is what was hashed; and the class in it."""
+"""EntryFile: a learner's file, read once, with a hash of all that it runs; and the class in it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ MODULE = "contest_entry"  # the name under which a file is executed
 
 @dataclass(frozen=True)
 class EntryFile:
-    """path: as it was given. source: its text."""
+    """path: as it was given. source: its text. beside: the other files of the package that it is the `__init__` of."""
 
     path: str
     source: str
+    beside: str = ""
 
     @property
     def sha256(self) -> str:
-        return sha256(self.source.encode()).hexdigest()
+        return sha256((self.source + self.beside).encode()).hexdigest()
 
     @property
     def last_class_line(self) -> int | None:
@@ -52,7 +53,8 @@ def read_entry(path: Path | str) -> EntryFile:
         raise ValueError(f"file {path}{line}: is no Python ({getattr(error, 'msg', error)})") from None
     if not any(isinstance(node, ast.ClassDef) for node in ast.walk(tree)):
         raise ValueError(f"file {path}: has no class; an entry is a class derived from {names_of_kinds()}")
-    return EntryFile(str(path), source)
+    beside = sorted(path.parent.glob("*.py")) if path.name == "__init__.py" else []
+    return EntryFile(str(path), source, "".join(other.read_text(encoding="utf-8") for other in beside if other != path))
 
 
 def class_in(file: EntryFile) -> type:

@@ -104,7 +104,12 @@ def keep(piece: Piece, source: str, replace: bool = False) -> str:
     path = place / f"{piece.name}.py"
     if path.is_file() and not replace and path.read_text(encoding="utf-8") != source:
         return f"`{path}` has another answer, which stays; `replace=True` keeps this one in its place"
-    place.mkdir(parents=True, exist_ok=True)
-    path.write_text(source, encoding="utf-8")
-    (place / "__init__.py").write_text(INIT, encoding="utf-8")
+    package = place / "__init__.py"
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        path.write_text(source, encoding="utf-8")
+        if not package.is_file():
+            package.write_text(INIT, encoding="utf-8")
+    except OSError as error:
+        return f"not kept: {error}. Set {PLACE} to a folder in which you may write"
     return f"kept in `{path}`: {piece.title} of your own engine"

@@ -67,7 +67,7 @@ def assembled(own: Mapping[str, type[Stage]], last: Piece = PIECES[-1], module: 
     own: maps the name of a piece to its class. last: the last piece that the engine has, such as the scheduler of an
     engine without a prefix cache. module: to be named in its errors.
     """
-    above = [piece for piece in PIECES[1:] if piece.exercise_id <= last.exercise_id] or [PIECES[1]]
+    above = [piece for piece in PIECES[1:] if piece.exercise_id <= last.exercise_id]
     bases = [own.get(piece.name, piece.course) for piece in reversed(above)]
     members: dict[str, Any] = {"name": "my_engine", "__module__": module}
     if BLOCKS.name in own:

@@ -47,7 +47,7 @@ def llm_of(args: Namespace, tokenizer: ModelTokenizer) -> LLM:
     from roseinfer.llm.llm import LLM
 
     given = given_fields(Loading, args)
-    if folder := given.pop("engine", None):
+    if (folder := given.pop("engine", None)) is not None:
         given["stage"] = engine_at(folder)
     with shown_progress(f"loading {args.model}; a first run also compiles kernels, once"):
         return LLM(args.model, tokenizer=tokenizer, max_num_seqs=1, **given)

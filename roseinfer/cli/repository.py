@@ -55,7 +55,7 @@ def engine_at(folder: str, flag: str = "--engine") -> type[Stage]:
     path = Path(folder).expanduser() / "__init__.py"
     if not path.is_file():
         raise ValueError(f"{flag} {folder}: must be a folder with an __init__.py that has a class MyEngine")
-    name = path.parent.resolve().name
+    name = f"engine_at.{path.parent.resolve().name}"  # a folder named json must not become the module json
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec and spec.loader, "a file that ends in .py has both"
     sys.modules[name] = module = importlib.util.module_from_spec(spec)

@@ -89,7 +89,7 @@ class Runner:
 
         Its tokens are waited for later, or it is dropped.
         """
-        blocks, last = self.blocks.pool, self.last
+        pool_blocks, last = self.blocks.pool, self.last
         with span("roseinfer.engine.prepare"):
             # 1. Write the inputs to memory that the device reads.
             batch = make_batch(step, self.blocks, self.inputs, last, self.graphs.sizes if self.graphs else None)
@@ -98,7 +98,7 @@ class Runner:
             if not step.takes_likeliest:
                 step.changed = changed_rows(step.rows, step.draft_of(), self.row_lengths(step, batch))
             # 3. Take the copies of blocks along: no other step makes them.
-            step.copies, blocks.copies = blocks.copies, {}
+            step.copies, pool_blocks.copies = pool_blocks.copies, {}
         # 4. Hand it all to the device: a thread, or a GPU; a CPU computes it now. A decode step may be a graph.
         compute = self.graphs.run if self.graphs and step.is_decode else self.compute
         try:
@@ -109,7 +109,7 @@ class Runner:
                 step.future = Future()
                 step.future.set_result(self.work(step, batch, last, compute))
         except BaseException:
-            blocks.copy_first(step.copies)  # the step is not in flight: the next one makes them
+            pool_blocks.copy_first(step.copies)  # the step is not in flight: the next one makes them
             raise
         # 5. Count its tokens as in flight: the next step goes on from there.
         self.last = step

@@ -6,8 +6,6 @@ import json
 from typing import Any
 
 Message = dict[str, Any]  # {"role": "user", "content": "..."}
-# OpenAI's, and Llama 3's for what a program answers. A template would write any other one into the prompt as it is.
-ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython")
 TEXT_PARTS = ("text", "input_text", "output_text")
 
 
@@ -25,8 +23,6 @@ def template_messages(messages: object) -> list[Message]:
 def _template_message(name: str, message: object) -> Message:
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         raise ValueError(f"{name} must be a dict with the text 'role' and 'content', got {message!r:.100}")
-    if message["role"] not in ROLES:
-        raise ValueError(f"{name}['role'] must be one of {', '.join(ROLES)}, got {message['role']!r:.100}")
     calls = message.get("tool_calls")
     if "content" not in message and not calls:
         raise ValueError(f"{name} must be a dict with the text 'role' and 'content', got {message!r:.100}")

@@ -22,10 +22,11 @@ SIZES = {"max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size"
 OF_THE_ENGINE = {own.name for own in fields(EngineConfig)} - SIZES | {"quantization", "tensor_parallel_size"}
 UNCHANGED = {"tensor_parallel_size": 1}
 QUEUE = ("add", "step", "abort", "has_work")
+STATE = ("running", "waiting", "num_preemptions")  # what an LLM reads of a queue
 
 
 def check_stage(stage: object, given: Mapping[str, Any]) -> None:
-    """Raise ValueError unless it is a class of stages with a queue, and no argument of LLM is given that it ignores."""
+    """Raise ValueError unless `stage` is a Stage with a queue, and for an argument of LLM that a stage ignores."""
     if not (isinstance(stage, type) and issubclass(stage, Stage) and all(hasattr(stage, name) for name in QUEUE)):
         raise ValueError(f"stage must be a class derived from Stage with {', '.join(QUEUE)}, got {stage!r:.100}")
     for name, value in given.items():
@@ -67,7 +68,7 @@ class StageEngine(Engine):
         with self.guard():
             running = self.scheduler.running
             before = {seq: (len(seq), seq.num_cached_tokens) for seq in (*running, *self.scheduler.waiting)}
-            step = Step([], [], num_given=[])
+            step = Step([], [])
             step.scheduled = self.metrics.clock()
             self.metrics.before_launch(step)
             done = self.stage.step()
@@ -90,6 +91,8 @@ class StageScheduler:
     """What an LLM and its server ask of an engine's scheduler, answered by a stage."""
 
     def __init__(self, stage: Any) -> None:
+        if missing := [name for name in STATE if not hasattr(stage, name)]:
+            raise ValueError(f"stage must have {', '.join(STATE)}, {type(stage).__name__} has no {missing[0]}")
         self.stage, self.policy, self.blocks = stage, AsTheyCome(), StageBlocks(stage)
 
     @property

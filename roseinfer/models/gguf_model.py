@@ -115,7 +115,7 @@ def _embedding(model: Model, table: Tensor) -> StoredEmbedding:
         model.lm_head = matrix = _matrix(table, width)
     elif is_in_blocks:
         matrix = _matrix(table, width)
-    return StoredEmbedding(matrix.weight if is_in_blocks else table, width)
+    return StoredEmbedding(matrix.weight if is_in_blocks else table, model.config.vocab_size, width)
 
 
 def _matrix(raw: Tensor, in_features: int) -> MatrixInTiles:

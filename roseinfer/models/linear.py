@@ -130,12 +130,16 @@ class StoredEmbedding(nn.Module):
 
     Args:
         weight: [V, width] in float32, float16 or bfloat16, or a StoredLinear's, which both then share.
+        vocab_size: V.
         width: of a row.
     """
 
-    def __init__(self, weight: Tensor, width: int) -> None:
+    def __init__(self, weight: Tensor, vocab_size: int, width: int) -> None:
         super().__init__()
-        self.weight, self.width = weight, width
+        self.weight, self.vocab_size, self.width = weight, vocab_size, width
 
     def forward(self, token_ids: Tensor) -> Tensor:
+        """Look up rows, [N, width]. Raises IndexError for an id outside the vocabulary, whose row is other memory."""
+        if len(token_ids) and not 0 <= token_ids.min() <= token_ids.max() < self.vocab_size:
+            raise IndexError(f"token_ids must be 0 to {self.vocab_size - 1}, got {token_ids.tolist()!r:.100}")
         return embedded(token_ids, self.weight, self.width)

@@ -9,6 +9,7 @@ from course.own_engine.pieces import BLOCKS, SCHEDULER
 
 from .contract_check import require_contract
 from .exercise import Checker, register
+from .librarys_own import librarys_own
 from .stage_checks import require_stage
 from .wrong import Wrong
 
@@ -25,6 +26,8 @@ def _checker(exercise_id: str) -> Checker:
     piece = piece_of(exercise_id)
 
     def check(answer: Any, replace: bool = False) -> str:
+        if name := librarys_own(answer):  # asked here: what is kept has to be the learner's
+            raise Wrong(f"it is the library's own: `{name}`. Write yours")
         # 1. Run the cell as a file of its own: what it uses is imported or defined there.
         base = piece.course.__name__
         require_stage(answer, base)

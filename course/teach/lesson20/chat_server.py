@@ -17,7 +17,8 @@ from starlette.routing import Route
 
 from roseinfer.llm.llm import LLM
 from roseinfer.llm.vocabulary import Vocabulary
-from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.sampling_params import SamplingParams
+from roseinfer.sequence import Sequence
 from roseinfer.server.run import listen, url_of
 
 
@@ -39,10 +40,14 @@ class ChatServer:
 
     async def answer(self, request: Request) -> StreamingResponse:
         """Answer a conversation by a stream of events."""
-        body = await request.json()
-        text = self.llm.chat_template.render(body["messages"])
-        seq = Sequence(self.llm.prompt_ids(text, False), SamplingParams(max_tokens=body["max_tokens"], temperature=0))
+        seq = await asyncio.to_thread(self.sequence_of, await request.json())  # a template may take longer than a step
         return StreamingResponse(self.events(seq), media_type="text/event-stream")
+
+    def sequence_of(self, body: dict[str, Any]) -> Sequence:
+        """Make the sequence that answers a conversation. Raises ValueError for one that can never run."""
+        text = self.llm.chat_template.render(body["messages"])
+        params = SamplingParams(max_tokens=body["max_tokens"], temperature=0)
+        return self.llm.new_request(self.llm.prompt_ids(text, False), params).samples[0].seq
 
     async def events(self, seq: Sequence) -> AsyncIterator[str]:
         """Make an event of each new piece of text: a line that begins with `data:`, and an empty line."""

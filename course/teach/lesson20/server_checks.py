@@ -33,11 +33,11 @@ SPINS = "without work, the thread asks again and again, which takes a whole core
 
 
 class Request(Sequence):
-    """A client's sequence. is_read: set once the client has a token, or has left. pause: seconds after each token."""
+    """A client's sequence. is_read: set by each token that the client reads. pause: seconds after each token."""
 
     def __init__(self, number: int, num_tokens: int, pause: float = 0.0) -> None:
         super().__init__([number], SamplingParams(max_tokens=num_tokens))
-        self.is_read, self.pause = threading.Event(), pause
+        self.is_read, self.has_left, self.pause = threading.Event(), False, pause
 
     def __repr__(self) -> str:
         return f"the sequence of client {self.token_ids[0]}"
@@ -47,13 +47,14 @@ class Outcome:
     """What a check finds first, from whichever thread. error: None where all is right."""
 
     def __init__(self) -> None:
-        self.is_over = threading.Event()
+        self.is_over, self.lock = threading.Event(), threading.Lock()
         self.error: Exception | None = Wrong(BLOCKED)
 
     def end(self, error: Exception | None) -> None:
-        if not self.is_over.is_set():
-            self.error = error
-            self.is_over.set()
+        with self.lock:
+            if not self.is_over.is_set():
+                self.error = error
+                self.is_over.set()
 
 
 class CarefulEngine:
@@ -103,7 +104,9 @@ class CarefulEngine:
         self.most_running = max(self.most_running, len(self.running))
         seqs = list(self.running)
         for seq in seqs:
-            self.require(not seq.output_ids or seq.is_read.wait(SECONDS), LATE)
+            # A client that has not left has read something of the step before.
+            self.require(not seq.output_ids or seq.has_left or seq.is_read.wait(SECONDS), LATE)
+            seq.is_read.clear()
             for _ in range(1 + (self.num_steps % 3 == 0)):  # several tokens in a step, as with drafts
                 if len(seq) < seq.max_len:
                     seq.append(written(seq)[len(seq.output_ids)])
@@ -171,6 +174,7 @@ class Scene:
                     if seq.pause:
                         await asyncio.sleep(seq.pause)
         finally:
+            seq.has_left = True
             seq.is_read.set()
 
     async def cancel(self, seq: Request) -> None:
@@ -207,7 +211,9 @@ def require_server(answer: Any) -> None:
         await asyncio.sleep(IDLE_SECONDS)  # until the engine has ended the thread
 
     def hook(raised: threading.ExceptHookArgs) -> None:
-        if raised.thread not in older and isinstance(raised.exc_value, Exception):
+        if raised.thread in older:
+            before(raised)
+        elif isinstance(raised.exc_value, Exception):
             outcome.end(Failed("the thread has ended", raised.exc_value))
 
     older, before = threading.enumerate(), threading.excepthook

@@ -21,7 +21,7 @@ REPEATS = 5
 LIMITS = Limits(run_seconds=20.0)
 ENGINE_ENTRY = str(RECORDED.with_suffix(".py"))  # the finished engine, as an entry
 NOTHING = {"score": nan, "range": ""}
-NO_ENTRY = {"entry": "none yet: see the exercise above", "tokens": "", **NOTHING, "verdict": ""}
+NO_ENTRY = {"entry": "none yet", "tokens": "", **NOTHING, "verdict": ""}
 
 
 def run_contest(entries: Mapping[str, str], workload: str = "mixed", repeats: int = REPEATS) -> Table:

@@ -42,7 +42,8 @@ class ServedChart(Chart):
         by_name = {row.name: row for row in rows}
         own = by_name.get(lesson)
         title = sentence(own or rows[0], by_name.get(before), by_name[GOAL])
-        means = f"{where}; {'dark: this lesson, ' * bool(own)}dashed: the engine"
+        marks = ["dark: this lesson"] * bool(own) + ["dashed: the engine"] * (own is not by_name[GOAL])
+        means = f"{where}; {', '.join(marks)}"
         super().__init__(_bars(len(rows)), text, f"{title}. {'; '.join(f'{row.name}: {felt(row)}' for row in rows)}")
         self.spec["title"] = {"text": title, "subtitle": [*([felt(own)] if own else []), *notes, means]}
         kinds = [KINDS[1] if row is own else KINDS[2] if row.name == GOAL else KINDS[0] for row in rows]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import sys
+
 import pytest
 import torch
 
@@ -9,6 +12,7 @@ from course import teach
 from course.own_engine import PIECES, assembled, engine_in, keep, kept, load, my_engine
 from course.teach.exercises.solutions import solution, solutions_of
 from roseinfer import LLM, SamplingParams
+from roseinfer.cli.main import main
 from roseinfer.cli.repository import engine_at
 from roseinfer.generate import requests
 from roseinfer.models import load_model
@@ -94,6 +98,19 @@ def test_an_answer_that_passes_is_kept_and_shown(place):
     assert teach.my_entry() == str(place / "__init__.py")
 
 
+def test_a_package_that_the_learner_has_changed_stays(place):
+    keep(PIECES[1], SOURCES["one_table"])
+    (place / "__init__.py").write_text("# mine\n")
+    assert keep(PIECES[1], SOURCES["one_table"]).startswith("kept in ")
+    assert (place / "__init__.py").read_text() == "# mine\n"
+
+
+def test_a_folder_that_cannot_be_made_is_told(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv(kept.PLACE, str(tmp_path / "file" / "my_engine"))
+    assert keep(PIECES[0], "").startswith("not kept: ")
+
+
 def test_a_run_that_keeps_no_record_keeps_no_answer():
     assert keep(PIECES[0], "") == "not kept: ROSEINFER_MY_ENGINE=off"
     assert teach.my_entry() is None
@@ -140,6 +157,15 @@ def test_it_answers_as_the_engine_does(own_llm):
     assert own_llm.engine.blocks.num_free == own_llm.engine.blocks.num_blocks and not own_llm.engine.has_work
 
 
+def test_a_command_writes_the_same_text_with_it(place, capsys):
+    keep_all()
+    written = []
+    for own in ([], ["--engine", str(place)]):
+        assert main(["generate", "tiny", "Return a new", "--max-tokens", "12", "--temperature", "0", *own]) == 0
+        written.append(capsys.readouterr().out)
+    assert written[0] == written[1] != ""
+
+
 @pytest.mark.parametrize(
     ("params", "message"),
     [
@@ -184,3 +210,11 @@ def test_a_folder_that_is_no_engine_is_told(tmp_path, source, message):
         (tmp_path / "__init__.py").write_text(source)
     with pytest.raises(ValueError, match=f"--engine {tmp_path}: {message}"):
         engine_at(str(tmp_path))
+
+
+def test_a_folder_with_the_name_of_a_module_does_not_replace_it(tmp_path):
+    (tmp_path / "json").mkdir()
+    (tmp_path / "json" / "mine.py").write_text("class MyEngine: ...\n")
+    (tmp_path / "json" / "__init__.py").write_text("from .mine import MyEngine\n")
+    assert engine_at(str(tmp_path / "json")).__name__ == "MyEngine"
+    assert sys.modules["json"] is json

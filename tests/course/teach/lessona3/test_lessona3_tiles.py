@@ -1,4 +1,4 @@
-"""The rungs a3.6 to a3.8: wrong kernels are told what is wrong, and right ones pass."""
+"""The rungs a3.6 to a3.9: wrong kernels are told what is wrong, and right ones pass."""
 
 from __future__ import annotations
 

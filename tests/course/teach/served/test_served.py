@@ -232,6 +232,12 @@ def test_the_chart_lights_the_lessons_stage_and_tells_its_numbers():
     assert chart.png.startswith(b"\x89PNG")
 
 
+def test_no_bar_is_dashed_where_the_engine_is_the_lessons_own():
+    chart = ServedChart([NAIVE, ENGINE], "a machine", "text", ENGINE.name, NAIVE.name)
+    assert [row["kind"] for row in chart.spec["datasets"]["served"]] == ["so far", "this lesson"]
+    assert chart.spec["title"]["subtitle"][-1] == "a machine; dark: this lesson"
+
+
 def test_a_record_in_which_the_engine_is_not_the_best_says_what_to_look_at():
     rows = [vars(row) for row in (NAIVE, FAST, ENGINE)]
     assert not_the_best(rows) == ""
