@@ -138,20 +138,7 @@ def test_the_template_may_be_a_file_and_the_tokenizers(tmp_path, llm, tiny):
             "the chat template refuses these messages: Only system, user and assistant speak, not tool$",
         ),
     ],
-    ids=[
-        "none",
-        "text",
-        "texts",
-        "content",
-        "role-5",
-        "role-usr",
-        "content-5",
-        "image",
-        "call",
-        "arguments",
-        "second",
-        "role",
-    ],
+    ids=["none", "text", "texts", "content", "role-5", "content-5", "image", "call", "arguments", "second", "role"],
 )
 def test_wrong_messages_are_one_error(llm, messages, message):
     with pytest.raises(ValueError, match=f"^{message}"):
