@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 LABELS, NUMBERS, BAR = 180, 60, 20  # pixels: the width of the names and of the numbers, the height of a bar
 WIDTH = PAGE_WIDTH - LABELS - NUMBERS
-GOAL = "engine"
+GOAL, YOURS = "engine", "my_engine"
 SERVED = "served"  # the name of the chart's data
-KINDS = ("so far", "this lesson", "the goal")
+KINDS = ("so far", "this lesson", "the goal", "yours")
 
 
 class ServedChart(Chart):
@@ -43,10 +43,12 @@ class ServedChart(Chart):
         own = by_name.get(lesson)
         title = sentence(own or rows[0], by_name.get(before), by_name[GOAL])
         marks = ["dark: this lesson"] * bool(own) + ["dashed: the engine"] * (own is not by_name[GOAL])
+        marks += ["green: your own engine"] * (YOURS in by_name)
         means = f"{where}; {', '.join(marks)}"
         super().__init__(_bars(len(rows)), text, f"{title}. {'; '.join(f'{row.name}: {felt(row)}' for row in rows)}")
         self.spec["title"] = {"text": title, "subtitle": [*([felt(own)] if own else []), *notes, means]}
-        kinds = [KINDS[1] if row is own else KINDS[2] if row.name == GOAL else KINDS[0] for row in rows]
+        named = {GOAL: KINDS[2], YOURS: KINDS[3]}
+        kinds = [KINDS[1] if row is own else named.get(row.name, KINDS[0]) for row in rows]
         values = [asdict(row) | {"kind": kind} for row, kind in zip(rows, kinds, strict=True)]
         self.spec |= {"datasets": {SERVED: values}}
 
@@ -77,7 +79,7 @@ def _bars(num_rows: int) -> altair.LayerChart:
         title="seconds until all are answered: the median run; line: from the fastest run to the slowest",
         axis=alt.Axis(tickCount=5, labelOverlap=True),
     )
-    colors = alt.Scale(domain=list(KINDS), range=[PALETTE[4], PALETTE[0], "transparent"])
+    colors = alt.Scale(domain=list(KINDS), range=[PALETTE[4], PALETTE[0], "transparent", PALETTE[2]])
     formats = dict.fromkeys(("seconds", "first_token", "slowest_first_token"), ".3f")
     formats |= dict.fromkeys(("tokens_per_second", "kv_bytes"), ",.0f")
     tips = [alt.Tooltip("name:N"), *(alt.Tooltip(f"{name}:Q", format=own) for name, own in formats.items())]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from course.own_engine import my_engine
 from roseinfer.bench.token_check import Referee
 from roseinfer.cli.repository import stages_package
 from roseinfer.engine.as_stage import EngineStage
@@ -36,6 +37,7 @@ def serve_requests(stage: type[Stage], why: str = "") -> ServedChart:
         why: the reason, where this stage gains nothing here: a line below the sentence.
 
     Each stage is timed once per machine and kept; only what is missing is run, and what a busy machine made unsteady.
+    Your own engine (my_engine) gets a bar, too, once you have written a piece of it; it is timed each time.
     With ROSEINFER_REQUESTS=recorded nothing is run: the chart shows data/requests.json. Raises ValueError for a class
     that is not a stage of the course, and TokensDiffer for a stage whose tokens are wrong.
     """
@@ -49,6 +51,8 @@ def serve_requests(stage: type[Stage], why: str = "") -> ServedChart:
     before = _before(stage, timed) if stage in timed else ""
     text = f"{WORKLOAD}, served by the stages up to {stage.name}"
     rows = [found[each.name] for each in timed]
+    if kept.place() and (own := my_engine()):
+        rows.insert(-1, measure(own, load_model(SPEC, device=CPU), requests(), _referee()))
     return ServedChart(rows, where, text, stage.name, before, [*([why] if why else []), *notes])
 
 
@@ -93,13 +97,16 @@ def read_recorded(path: Path = RECORDED) -> tuple[str, dict[str, Served]]:
         raise ValueError(f"{path}: must be what `python -m tools.requests` wrote: {error}") from error
 
 
+def _referee() -> Referee:
+    return Referee(load_model(SPEC, device=CPU), [prompt for _, prompt in requests()])
+
+
 def measured(stages: Sequence[type[Stage]], again: bool = False) -> dict[str, Served]:
     """Return the numbers of these stages: those that are kept, unless `again`, and the others measured now."""
     under = kept.key(CPU, stages_package().LADDER)
     found = {} if again else {name: served for name, served in kept.kept(under).items() if served.is_steady}
     if missing := [each for each in stages if each.name not in found]:
-        model, work = load_model(SPEC, device=CPU), requests()
-        referee = Referee(model, [prompt for _, prompt in work])
+        model, work, referee = load_model(SPEC, device=CPU), requests(), _referee()
         label = f"{NUM_REQUESTS} requests, at most {2 * MOST_SECONDS:.0f} s by each of the stages"
         with progress_bar(label, len(missing)) as done:
             for each in missing:

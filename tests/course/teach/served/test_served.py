@@ -9,6 +9,7 @@ import nbformat
 import pytest
 import torch
 
+from course.own_engine import assembled
 from course.teach.served import kept
 from course.teach.served import serve_requests as serving
 from course.teach.served.chart import ServedChart, sentence
@@ -132,6 +133,20 @@ def test_each_stage_is_measured_once(timed):
     assert names(third) == ["s01_naive_cat", "s02_prealloc_gather", "s03_select_append", "engine"]
     assert timed == ["s01_naive_cat", "engine", "s02_prealloc_gather", "s03_select_append"]
     assert serve_requests(SelectAppend).rows == third.rows and len(timed) == 4
+
+
+def test_an_engine_of_your_own_has_a_bar_which_is_not_kept(timed, monkeypatch):
+    monkeypatch.setattr(serving, "my_engine", lambda: assembled({}))
+    for _ in range(2):
+        chart = serve_requests(NaiveCat)
+        assert names(chart) == ["s01_naive_cat", "my_engine", "engine"]
+        assert chart.spec["datasets"]["served"][1]["kind"] == "yours"
+        assert chart.spec["title"]["subtitle"][-1].endswith(
+            "dark: this lesson, dashed: the engine, green: your own engine"
+        )
+    assert timed == ["s01_naive_cat", "engine", "my_engine", "my_engine"]
+    monkeypatch.setenv(kept.PLACE, kept.RECORDED)
+    assert names(serve_requests(NaiveCat)) == ["s01_naive_cat", "engine"]
 
 
 def test_what_a_busy_machine_made_unsteady_is_measured_again(timed):
