@@ -26,13 +26,13 @@ def _checker(exercise_id: str) -> Checker:
     piece = piece_of(exercise_id)
 
     def check(answer: Any, replace: bool = False) -> str:
-        if name := librarys_own(answer):  # asked here: what is kept has to be the learner's
-            raise Wrong(f"it is the library's own: `{name}`. Write yours")
         # 1. Run the cell as a file of its own: what it uses is imported or defined there.
         base = piece.course.__name__
         require_stage(answer, base)
         if not issubclass(answer, piece.course):
             raise Wrong(f"expected a subclass of {base}, got a subclass of {answer.__mro__[1].__name__}")
+        if name := librarys_own(answer):  # asked here, too: what is kept has to be the learner's
+            raise Wrong(f"it is the library's own: `{name}`. Write yours")
         try:
             source = source_of(answer)
             own = load(piece, source, f"<{piece.name}.py>")

@@ -94,7 +94,7 @@ def test_an_answer_that_passes_is_kept_and_shown(place):
     verdict = teach.check("05.4", solution("05.4"))
     assert verdict and "block_table.py" in verdict.note and verdict.note not in repr(verdict)
     assert (place / "block_table.py").read_text() == SOURCES["block_table"]
-    assert list(teach.my_pieces().data["whose"]) == ["yours", *["the course's"] * 4]
+    assert list(teach.my_pieces().df["whose"]) == ["yours", *["the course's"] * 4]
     assert teach.my_entry() == str(place / "__init__.py")
 
 
