@@ -130,9 +130,14 @@ def measured(server: LessonServer, what: str, wanted: Mapping[str, dict[str, Any
     return Loads(loads, what)
 
 
-def load_clients(server: LessonServer, *clients: int, count: int = 48) -> Loads:
-    """Measure a closed loop with each number of clients; each sends its next request when its last answer has ended."""
-    wanted = {counted(number, "client"): {"count": count, "clients": number, "seed": number} for number in clients}
+def load_clients(server: LessonServer, *clients: int, each: int = 24) -> Loads:
+    """Measure a closed loop with each number of clients; each sends its next request when its last answer has ended.
+
+    each: requests of a client, so that many clients, who are served side by side, take as long as one.
+    """
+    wanted = {
+        counted(number, "client"): {"count": each * number, "clients": number, "seed": number} for number in clients
+    }
     return measured(server, "load", wanted)
 
 
