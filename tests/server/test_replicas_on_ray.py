@@ -67,6 +67,7 @@ def test_a_killed_replica_fails_its_requests_alone_and_comes_back(cluster):
     pool = ThreadPoolExecutor()
     whole = [pool.submit(error_of_whole, cluster, affinity) for affinity in before.values()]
     cluster.wait_for(lambda: all(request.has_begun.is_set() for request in requests))
+    cluster.wait_for(lambda: all(cluster.ask("/live", affinity=own)[1]["num_requests"] == 3 for own in before.values()))
     os.kill(pid, signal.SIGKILL)
     cluster.wait_for(lambda: all(request.complete is not None for request in requests))
     ended = {(request.replica, request.complete) for request in requests}
