@@ -40,6 +40,8 @@ def read_entry(path: Path | str) -> EntryFile:
     path = Path(path)
     try:
         source = path.read_text(encoding="utf-8")
+        others = sorted(path.parent.glob("*.py")) if path.name == "__init__.py" else []
+        beside = "".join(other.read_text(encoding="utf-8") for other in others if other != path)
     except FileNotFoundError:
         raise ValueError(f"file {path}: there is no such file") from None
     except OSError as error:
@@ -53,8 +55,7 @@ def read_entry(path: Path | str) -> EntryFile:
         raise ValueError(f"file {path}{line}: is no Python ({getattr(error, 'msg', error)})") from None
     if not any(isinstance(node, ast.ClassDef) for node in ast.walk(tree)):
         raise ValueError(f"file {path}: has no class; an entry is a class derived from {names_of_kinds()}")
-    beside = sorted(path.parent.glob("*.py")) if path.name == "__init__.py" else []
-    return EntryFile(str(path), source, "".join(other.read_text(encoding="utf-8") for other in beside if other != path))
+    return EntryFile(str(path), source, beside)
 
 
 def class_in(file: EntryFile) -> type:

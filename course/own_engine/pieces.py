@@ -74,7 +74,7 @@ def assembled(own: Mapping[str, type[Stage]], last: Piece = PIECES[-1], module: 
         bases.insert(0, OwnAttention)
         members["own_attention"] = staticmethod(own[BLOCKS.name].attention)  # type: ignore[attr-defined]
     engine = type("MyEngine", tuple(bases), members)
-    for name in ("decode", "next_tokens"):  # stage 13's replay the course's step, whatever pieces are there
+    for name in ("decode", "next_tokens"):  # those of stage 13 replay the course's step, whatever pieces are there
         defined = (vars(cls)[name] for cls in engine.__mro__ if cls is not stages.Graphs and name in vars(cls))
         setattr(engine, name, next(defined))
     return engine

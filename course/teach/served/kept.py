@@ -1,8 +1,8 @@
 """Served: what the same requests have taken on this machine, in a file that is only appended to.
 
 A line of JSON per stage, under the key of the machine and of the code: another processor, another torch or a change of
-the library begins a new set. A lost file costs a minute of measuring, so a line that cannot be read is
-left out, and a file that cannot be written is reported once.
+the library begins a new set. A lost file costs a minute of measuring, so a line that cannot be read is left out, and a
+file that cannot be written is reported once.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from course import teach
+from course.contest import read_entry
 from course.own_engine import PIECES, assembled, engine_in, keep, kept, load, my_engine
 from course.teach.exercises.solutions import solution, solutions_of
 from roseinfer import LLM, SamplingParams
@@ -96,6 +97,13 @@ def test_an_answer_that_passes_is_kept_and_shown(place):
     assert (place / "block_table.py").read_text() == SOURCES["block_table"]
     assert list(teach.my_pieces().df["whose"]) == ["yours", *["the course's"] * 4]
     assert teach.my_entry() == str(place / "__init__.py")
+
+
+def test_the_hash_of_an_entry_covers_its_pieces(place):
+    keep_all()
+    before = read_entry(place / "__init__.py").sha256
+    keep(PIECES[1], SOURCES["one_table"] + "# tidier\n", replace=True)
+    assert read_entry(place / "__init__.py").sha256 != before
 
 
 def test_a_package_that_the_learner_has_changed_stays(place):

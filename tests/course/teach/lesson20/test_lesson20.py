@@ -61,6 +61,10 @@ test_servers_that_let_clients_wait = pytest.mark.slow(  # the checker waits for 
                 "the event loop is blocked",
             ),
             "at the end": (server({HAND_OVER: f"news[1] and {HAND_OVER}"}), "hand it to this client"),
+            "all but the first at the end": (
+                server({HAND_OVER: f"(len(news[0]) <= 2 or news[1]) and {HAND_OVER}"}),
+                "hand it to this client",
+            ),
             "no end": (server({"while not has_ended": "while True"}), "has waited 4 s"),
             "no thread": (server({"Thread(target=self.run, daemon=True).start()": "pass"}), "has waited 4 s"),
         },
