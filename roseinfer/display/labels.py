@@ -49,8 +49,8 @@ def labels(
         heights = [places[i][1] for i in group]
         text = join([texts[i] for i in group])
         if is_curve and places[right][0] - places[left][0] > max(heights) - min(heights):
-            others = [y for i, (_, y) in enumerate(places) if i not in group]
-            below = min(heights) > 1.4 * NEAR_Y and sum(others) > len(others) * max(heights)
+            beside = {j for i in group for j in (i - 1, i + 1) if 0 <= j < len(places)} - {*group}
+            below = min(heights) > 1.4 * NEAR_Y and sum(places[j][1] for j in beside) > len(beside) * max(heights)
             edge = min(heights) - NEAR_Y if below else max(heights) + NEAR_Y
             found[middle] = Label(text, 0, places[middle][1] - edge, "center")
         elif len(group) > 1 and places[right][0] > width / 2:

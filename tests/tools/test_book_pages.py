@@ -24,6 +24,14 @@ def test_without_a_repository_there_are_no_buttons():
         check_repository("https://github.com/someone/course")
 
 
+@pytest.mark.parametrize(("number", "call"), [(0, "teach.race_texts("), (1, "with_hf=True")])
+def test_a_result_that_answers_a_prediction_is_folded(number, call):
+    nb = nbformat.read(lessons()[number], as_version=4)
+    page = to_page(nb, {}, f"notebooks/{lessons()[number].name}", set())
+    folded = [cell.source for cell in page.cells if "hide-output" in cell.metadata.get("tags", [])]
+    assert len(folded) == 1 and call in folded[0]
+
+
 @pytest.mark.slow
 def test_colabs_copies_begin_with_a_set_up_cell_and_are_the_lessons_otherwise(tmp_path):
     write_all(tmp_path, "someone/course")

@@ -33,6 +33,8 @@ SETTINGS: dict[str, Any] = {
     ],
     "nb_execution_mode": "off",
     "nb_merge_streams": True,
+    "nb_code_prompt_show": "Show the result",
+    "nb_code_prompt_hide": "Hide the result",
     "myst_enable_extensions": ["colon_fence", "dollarmath"],
     "myst_heading_anchors": 4,
     "default_role": "code",  # docstrings write `name`

@@ -43,6 +43,8 @@ def to_page(
         else:
             if cell.source.startswith(HIDDEN):
                 cell.metadata.setdefault("tags", []).append("remove-input")
+            if cell.metadata.get("jupyter", {}).get("outputs_hidden"):  # it answers a question: guess first
+                cell.metadata.setdefault("tags", []).append("hide-output")
             cell.outputs = [_output(output) for output in cell.outputs if not _needs_a_kernel(output)]
         cells.append(cell)
         if answer := solutions.get(cell.metadata.get("exercise", "")):

@@ -77,7 +77,12 @@ def _draw(events: pd.DataFrame, chosen: int) -> altair.VConcatChart:
     picked = alt.selection_point(name="picked", fields=["id"], on="click", value=[{"id": chosen}], empty=False)
     data = csv_data(events)
     colour = alt.when(picked).then(alt.value(CHOSEN)).when(IS_CHILD).then(alt.value(CHILD)).otherwise(alt.value(OTHER))
-    x = alt.X("from:Q", title=HOW, scale=alt.Scale(domain=[0, float(events["to"].max())], nice=False))
+    x = alt.X(
+        "from:Q",
+        title=HOW,
+        scale=alt.Scale(domain=[0, float(events["to"].max())], nice=False),
+        axis=alt.Axis(tickCount=8),
+    )
     rows = alt.Y("depth:O", title=None, axis=alt.Axis(domain=False, ticks=False, labels=False))
     bars = (
         alt.Chart(data, width=PAGE_WIDTH - 40, height=ROW * (int(events["depth"].max()) + 1))

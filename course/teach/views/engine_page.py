@@ -11,7 +11,7 @@ from .engine_parts import ATTENTION, OVERLAP, PARTS, Part, Rows, arrows, outline
 from .engine_walk import walk_request
 
 LIT, BUILT = PALETTE[0], PALETTE[4]
-SMALL = Rows(overlap=0, overlap_height=17, way=37, way_height=36, group_end=76, below=86, below_height=32)
+SMALL = Rows(overlap=0, overlap_height=17, way=37, way_height=36, group_end=76, below=86, below_height=36)
 LESSONS = sorted({lesson for part in PARTS for lesson in part.lessons})
 LEGEND = (
     Cell(0, 0, "this lesson", LIT, outline=LIT, strength=0.55),

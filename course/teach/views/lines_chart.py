@@ -29,8 +29,9 @@ def draw_lines(
             raise ValueError(f"lines must have {len(x)} numbers each, one for each x, got {len(values)} of {name!r}")
     points = [(name, *point) for name, values in lines.items() for point in zip(x, values, strict=True)]
     frame = pd.DataFrame(points, columns=["name", "x", "y"])
+    steps = {"tickMinStep": 1} if all(float(number).is_integer() for number in x) else {}
     chart = alt.Chart(csv_data(frame)).mark_line(point=True).encode(
-        x=alt.X("x:Q", title=x_title),
+        x=alt.X("x:Q", title=x_title, axis=alt.Axis(tickCount=8, **steps)),
         y=alt.Y("y:Q", title=y_title),
         color=alt.Color("name:N", title=None, sort=None, legend=alt.Legend(orient="top")),
         tooltip=["name:N", alt.Tooltip("x:Q", title=x_title), alt.Tooltip("y:Q", title=y_title, format=",.2f")],
