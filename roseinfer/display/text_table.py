@@ -20,6 +20,8 @@ GAP = "  "
 NARROWEST = 20  # columns of the terminal, of a column that is folded
 NO_ROWS = "(no rows)"
 LEFT, RIGHT = "text-align: left", "text-align: right; font-variant-numeric: tabular-nums"
+MANY = 8  # columns of HTML; more than these stand close, and a name may break after a "_": a page of 1,100 pixels has them
+CLOSE = "; padding: 0.5em 0.2em"
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but the tab and the line's end
 CODE_SPAN = re.compile(r"(`[^`\n]+`)")
@@ -135,13 +137,15 @@ class TextTable:
 
     def html(self, label: str = "", more: Callable[[int, int], str] = lambda row, column: "") -> str:
         """Return an HTML table. label: for people who do not see it. more: CSS of the cell of that row and column."""
-        align = [RIGHT if right else LEFT for right in self.right]
+        is_wide = len(self.names) > MANY
+        align = [(RIGHT if right else LEFT) + CLOSE * is_wide for right in self.right]
         columns = list(enumerate(align))
         head = "".join(f'<th scope="col" style="{align[j]}">{escape(name)}</th>' for j, name in enumerate(self.names))
         body = "".join(
             "<tr>" + "".join(f'<td style="{css}{more(i, j)}">{escape(row[j])}</td>' for j, css in columns) + "</tr>"
             for i, row in enumerate(self.rows)
         )
+        body = body.replace("_", "_<wbr>") if is_wide else body  # no style has a "_"
         # not a <caption>, which would be wrapped to the width of a narrow table
         return f'<table aria-label="{escape(label)}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
