@@ -37,7 +37,7 @@ def walk_tasks(lengths: Sequence[int], num_kv_heads: int, threads: Sequence[int]
             title, labels = f"Numbered {order}: all threads wait for {wait}.", [f"thread {i}" for i in range(count)]
             panels.append(Panel(cells, title, labels, cell=(WIDTH, 20), room=(scale, count)))
         frames.append(Frame(panels, counted(count, "thread")))
-    return Board(frames, "\n".join(facts), "more threads")
+    return Board(frames, "\n".join(facts), "more threads", shown=len(frames) - 1)
 
 
 def numbered(lengths: Sequence[int], num_kv_heads: int, order: str) -> list[Task]:

@@ -60,7 +60,7 @@ def walk_memory(
     reads = [list(reads_of(layout, batch.row_bytes)) for layout in made]
     steps = max(map(len, reads))
     frames = [_frame(step, made, reads, batch) for step in range(steps + 1)]
-    return Board(frames, _facts(batch, made, reads), "lines read,", legend=LEGEND)
+    return Board(frames, _facts(batch, made, reads), "lines read,", shown=steps, legend=LEGEND)
 
 
 def _num_lines(layout: Layout, row_bytes: int) -> int:
