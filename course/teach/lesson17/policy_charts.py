@@ -89,7 +89,8 @@ def _panel(name: str, requests: Sequence[Requested], most: float, unit: str) -> 
             color=alt.Color(
                 "output:Q",
                 title="tokens of output",
-                scale=alt.Scale(scheme="viridis", reverse=True),
+                # without its dark end, which JupyterLab's dark theme would hide
+                scale=alt.Scale(scheme=alt.SchemeParams("viridis", extent=[0.3, 1]), reverse=True),
                 legend=alt.Legend(orient="top", gradientLength=160),
             ),
             tooltip=[f"{column}:Q" for column in NAMES],
