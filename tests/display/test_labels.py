@@ -36,3 +36,8 @@ def test_a_crowd_of_budgets_is_named_by_its_ends():
     frame = pd.DataFrame({"budget": [16, 32, 64, 128], "x": [1.0, 9.9, 10.0, 10.0], "y": [1.0, 5.0, 5.0, 5.1]})
     told = budget_labels(frame, "x", "y", (200, 200), 1.2)
     assert [text for text in told["label"] if text] == ["16", "32, ..., 128"]
+
+
+def test_a_flat_group_with_a_peak_beside_it_has_its_label_below():
+    found = labels([(60, 50), (100, 80), (115, 140), (125, 82)], ["32", "64", "128", "256"], 200, is_curve=True)
+    assert [label.text for label in found] == ["32", "", "128", "64, 256"] and found[3].dy > 0

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from roseinfer.display.number_text import exact, rounded, share, significant, verbatim
-from roseinfer.display.text_table import Column, TextTable, markdown_text, text_width
+from roseinfer.display.text_table import CLOSE, MANY, Column, TextTable, markdown_text, text_width
 
 
 def test_a_table_wider_than_the_terminal_is_folded_and_keeps_every_character():
@@ -128,3 +128,14 @@ def test_wide_characters_take_two_columns():
     narrow = TextTable.of(["text"], [["日本語のとても長い文章です" * 3]]).text(21).split("\n")
     assert narrow[1] == "-" * 21 and all(text_width(line) <= 21 for line in narrow)
     assert "".join(narrow[2:]) == "日本語のとても長い文章です" * 3
+
+
+def test_a_table_of_many_columns_stands_close_and_breaks_its_names():
+    names = [f"n_{i}" for i in range(MANY + 1)]
+    wide, narrow = (
+        TextTable.of(columns, [["s01_naive"] + [1] * (len(columns) - 1)]).html() for columns in (names, names[1:])
+    )
+    assert (
+        "s01_<wbr>naive" in wide and wide.count(CLOSE) == 2 * len(names) and "<wbr>" not in wide.partition("<tbody>")[0]
+    )
+    assert "s01_naive" in narrow and CLOSE not in narrow
