@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 from roseinfer.arguments import counted
@@ -28,8 +27,8 @@ from .step import Step
 class Engine:
     """Turns requests into tokens: schedules, launches and commits steps, with up to `depth` of them in flight.
 
-    model: from load_model. make_runner: makes the runner of its steps. guard: entered by each call that changes what
-    runs, None to let in one call at a time, and whole (OneCaller). settings: the fields of EngineConfig.
+    model: from load_model. make_runner: makes the runner of its steps. settings: the fields of EngineConfig. One call at
+    a time may change what runs, and is whole (OneCaller).
 
     With a depth of 1, a step is launched and committed, and then the next one is scheduled. While the device computes
     the host waits for it, and the other way round.
@@ -50,7 +49,6 @@ class Engine:
         model: Model,
         *,
         make_runner: Callable[..., Runner] = Runner,
-        guard: Callable[[], AbstractContextManager[Any]] | None = None,
         **settings: Any,
     ) -> None:
         self.model, self.config = model, EngineConfig(**settings)
@@ -70,7 +68,7 @@ class Engine:
         self.pool = self.runner.pool
         self.depth = 1 + overlap
         self.in_flight: deque[Step] = deque()
-        self.guard = guard or OneCaller("Engine").call
+        self.guard = OneCaller("Engine").call
 
     def warm_up(self) -> None:
         """Prepare what the first steps would otherwise have to make. Call it before the first request."""
@@ -92,11 +90,15 @@ class Engine:
         """
         refuse_unresolved(seq.params)
         check_tokens(seq.params, self.model.config.vocab_size)
-        self.scheduler.policy.check(seq.params)
+        self.check(seq)
         check_fits(seq, self.model.config.vocab_size, self.max_model_len, self.blocks)
         if seq.finish_reason or len(seq) >= seq.max_len:
             raise ValueError(f"sequence {seq.seq_id} has ended (finish_reason={seq.finish_reason!r}): make a new one")
         return self.admit(seq, arrival)
+
+    def check(self, seq: Sequence) -> None:
+        """Raise ValueError for a sequence that the policy cannot place."""
+        self.scheduler.policy.check(seq.params)
 
     def admit(self, seq: Sequence, arrival: float | None = None) -> SequenceTimes:
         """Add a sequence like add(), for a caller that has made its checks, as LLM does for all prompts first."""
@@ -182,3 +184,8 @@ class Engine:
             self.metrics.end(seq)
             if not self.has_work:
                 self.rest()
+
+    def reset_prefix_cache(self) -> None:
+        """Forget the cached blocks that no sequence holds."""
+        with self.guard():
+            self.blocks.pool.forget_idle()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections import abc
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, cast
@@ -148,9 +147,10 @@ class LLM:
         if self._ranks:
             settings |= {"make_runner": partial(ParallelRunner, self._ranks), **IN_TURN}
         if self._stage:
-            self.engine: Engine = StageEngine.of(self._stage, self.model, settings, num_blocks, nullcontext)
+            sizes = EngineConfig(**settings, num_blocks=num_blocks)
+            self.engine: Engine | StageEngine = StageEngine(self._stage, self.model, sizes)
         else:
-            self.engine = Engine(self.model, guard=nullcontext, **settings, num_blocks=num_blocks)
+            self.engine = Engine(self.model, **settings, num_blocks=num_blocks)
         self.engine.warm_up()
         pool_tokens = num_blocks * config.block_size
         self._resolver = Resolver(self.model.config, self.tokenizer, self.max_model_len, pool_tokens, self._name)
@@ -251,9 +251,12 @@ class LLM:
             self.live.abort(request_id)
 
     def reset_prefix_cache(self) -> None:
-        """Forget the cached blocks of requests that have ended, so that a prompt can be timed a second time."""
+        """Forget the cached blocks of requests that have ended, so that a prompt can be timed a second time.
+
+        Raises ValueError for a stage, which keeps what it has cached.
+        """
         with self.live.call():
-            self.engine.blocks.pool.forget_idle()
+            self.engine.reset_prefix_cache()
 
     def get_tokenizer(self) -> Tokenizer:
         """Return the tokenizer: `.encode(text).ids` and `.decode(ids)`. Raises ValueError if there is none."""
@@ -327,7 +330,7 @@ class LLM:
             assert text is not None, "a prompt has one of them"
             token_ids = self.prompt_ids(text, add_special_tokens)
         seq = Sequence(cast("list[int]", token_ids), params, priority)
-        self.engine.scheduler.policy.check(params)
+        self.engine.check(seq)
         self._resolver.check(params)
         self._resolver.fit(seq)
         check_fits(seq, self.model.config.vocab_size, self.max_model_len, self.engine.blocks)

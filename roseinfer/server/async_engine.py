@@ -349,4 +349,3 @@ def warm_up(llm: LLM) -> None:
     """Run what first requests need for the first time: both ways to choose a token."""
     for temperature in (0.0, 1.0):
         llm.generate([[0]], SamplingParams(max_tokens=2, temperature=temperature, seed=0), use_tqdm=False)
-    llm.reset_prefix_cache()
