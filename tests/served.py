@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 from roseinfer.models import load_tokenizer
+from roseinfer.paths import TINY
 from roseinfer.sequence import SamplingParams
 
 TEXTS = ["Return a new", "None", "The optional argument 'display' can be set to 0 to suppress", "If"]
@@ -17,3 +21,11 @@ def params(max_tokens: int = 12, **others) -> SamplingParams:
 
 def texts(outputs: list) -> list[str]:
     return [output.outputs[0].text for output in outputs]
+
+
+def copied(folder: Path, *without: str) -> Path:
+    """The bundled model's files in a folder that may be changed, without some of them."""
+    for file in TINY.iterdir():
+        if file.is_file() and file.name not in without:
+            shutil.copy(file, folder / file.name)
+    return folder

@@ -27,8 +27,8 @@ from .step import Step
 class Engine:
     """Turns requests into tokens: schedules, launches and commits steps, with up to `depth` of them in flight.
 
-    model: from load_model. make_runner: makes the runner of its steps. settings: the fields of EngineConfig. One call at
-    a time may change what runs, and is whole (OneCaller).
+    model: from load_model. make_runner: makes the runner of its steps. settings: the fields of EngineConfig. One call
+    at a time may change what runs, and it is made whole (OneCaller).
 
     With a depth of 1, a step is launched and committed, and then the next one is scheduled. While the device computes
     the host waits for it, and the other way round.

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from oracles import prompts_of, values_of
-from served import BLOCKS, IDS, TEXTS, TOKENIZER, params, texts
+from served import BLOCKS, IDS, TEXTS, TOKENIZER, copied, params, texts
 
 import roseinfer
 from roseinfer.engine.runner import copied_to_host
@@ -353,8 +353,7 @@ def test_without_a_tokenizer_token_ids_are_served_and_text_is_refused(small):
 
 
 def test_a_folder_without_a_tokenizer(tmp_path, llm):
-    for name in ("config.json", "generation_config.json", "model.safetensors"):
-        (tmp_path / name).symlink_to(TINY / name)
+    copied(tmp_path, "tokenizer.json", "tokenizer_config.json")
     bare = LLM(str(tmp_path), device="cpu", num_kvcache_blocks=4)
     [output] = bare.generate(IDS[0], params(5))
     assert output.outputs[0].token_ids == llm.generate(IDS[0], params(5))[0].outputs[0].token_ids

@@ -116,4 +116,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=150, stateful_step_count=40, deadline=None, report_multiple_bugs=False)
+TestAnyOrder.settings = settings(max_examples=40, stateful_step_count=30, deadline=None, report_multiple_bugs=False)

@@ -331,7 +331,7 @@ REQUEST = st.tuples(
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(st.lists(REQUEST, min_size=1, max_size=7), st.integers(11, 24), st.integers(4, 40), st.booleans())
 def test_any_arrivals_give_the_tokens_of_the_stage_before(drawn, num_blocks, budget, on_thread):
     outputs = []
