@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from tokenizers import Tokenizer
 
-from roseinfer.arguments import refuse_named, refuse_wrong_arguments, takes_settings
+from roseinfer.arguments import refuse_wrong_arguments, takes_settings
 from roseinfer.engine.config import EngineConfig, check_block_size
 from roseinfer.engine.engine import Engine
 from roseinfer.models import Model, ModelTokenizer
@@ -38,8 +38,7 @@ from .tensor_parallel import IN_TURN, check_parallel, parallel_model, step_bytes
 from .vocabulary import Vocabulary
 
 
-@refuse_named(NOT_TAKEN)
-@refuse_wrong_arguments
+@refuse_wrong_arguments(NOT_TAKEN)
 @takes_settings(EngineConfig, apart_from="num_blocks")
 class LLM:
     """Answer prompts with a model, many requests at a time in every step. Call it from one thread at a time.

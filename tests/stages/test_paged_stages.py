@@ -95,17 +95,6 @@ def test_more_blocks_than_a_row_has_are_refused_and_not_cut(small, stage_class):
 
 
 @by_name
-def test_a_sequence_at_the_models_last_position_is_refused_before_anything_is_written(small, stage_class):
-    stage, [seq] = ready(stage_class, small, [192 - 60])
-    for _ in range(60):
-        decode_step(stage, [seq])
-    assert len(seq) == 193 and seq.num_cached_tokens == 192
-    with pytest.raises(ValueError, match="193 tokens, max_model_len=192"):
-        stage.decode([seq])
-    assert seq.num_cached_tokens == 192
-
-
-@by_name
 def test_what_no_token_wrote_is_never_read(small, stage_class):
     """A pool full of NaN gives the same tokens: stale slots of freed blocks, tails and free blocks play no part."""
     prompts = prompts_of([3, 17, 1, 8], small.config.vocab_size)
