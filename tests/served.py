@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from roseinfer.llm.llm import LLM
 from roseinfer.models import load_tokenizer
 from roseinfer.paths import TINY
 from roseinfer.sequence import SamplingParams
@@ -29,3 +30,10 @@ def copied(folder: Path, *without: str) -> Path:
         if file.is_file() and file.name not in without:
             shutil.copy(file, folder / file.name)
     return folder
+
+
+def drafting_always(llm: LLM) -> LLM:
+    """An LLM that drafts, if it does, in every step, whatever the clock says."""
+    if llm.engine.speculation:
+        llm.engine.speculation.payoff.is_worth = lambda num_seqs, num_drafts: True
+    return llm

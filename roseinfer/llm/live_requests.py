@@ -11,7 +11,7 @@ from roseinfer.engine.engine import Engine
 from roseinfer.profiling import span
 
 from .request import Request, Sample
-from .stage_engine import StageEngine
+from .stage_engine import AnyEngine
 
 
 class Inbox(dict[Request, None]):
@@ -25,7 +25,7 @@ class Inbox(dict[Request, None]):
 class LiveRequests:
     """The requests in an engine, of several owners side by side: each one's steps compute the others' requests, too."""
 
-    def __init__(self, engine: Engine | StageEngine) -> None:
+    def __init__(self, engine: AnyEngine) -> None:
         self.engine = engine
         self._live: dict[int, tuple[Request, Sample, ref[Inbox]]] = {}  # by seq_id
         self._gone: list[ref[Inbox]] = []

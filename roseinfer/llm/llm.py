@@ -33,7 +33,7 @@ from .prompts import Prompt, as_list, text_and_ids
 from .request import Request
 from .request_stream import RequestStream
 from .resolving import Resolver
-from .stage_engine import StageEngine, check_stage
+from .stage_engine import AnyEngine, StageEngine, check_stage
 from .tensor_parallel import IN_TURN, check_parallel, parallel_model, step_bytes
 from .vocabulary import Vocabulary
 
@@ -147,7 +147,7 @@ class LLM:
             settings |= {"make_runner": partial(ParallelRunner, self._ranks), **IN_TURN}
         if self._stage:
             sizes = EngineConfig(**settings, num_blocks=num_blocks)
-            self.engine: Engine | StageEngine = StageEngine(self._stage, self.model, sizes)
+            self.engine: AnyEngine = StageEngine(self._stage, self.model, sizes)
         else:
             self.engine = Engine(self.model, **settings, num_blocks=num_blocks)
         self.engine.warm_up()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from roseinfer.engine.config import EngineConfig
+from roseinfer.engine.engine import Engine
 from roseinfer.engine.metrics import EngineMetrics, SequenceTimes
 from roseinfer.engine.step import Step
 from roseinfer.models import Model
@@ -48,8 +49,8 @@ class StageEngine:
         if missing := [name for name in STATE if not hasattr(self.stage, name)]:
             raise ValueError(f"stage must have {', '.join(STATE)}, {stage.__name__} has no {missing[0]}")
         self.model, self.config, self.blocks = model, config, self.stage.tables
-        self.scheduler: Any = self
-        self.metrics = EngineMetrics(self.scheduler)
+        self.scheduler = self
+        self.metrics = EngineMetrics(cast(Any, self))  # it has what they read of a scheduler
 
     def warm_up(self) -> None:
         """Do nothing: a stage makes what it needs with its first steps."""
@@ -115,3 +116,6 @@ class StageEngine:
     def reset_prefix_cache(self) -> NoReturn:
         """Raise ValueError: a stage has no call that forgets what it has cached."""
         raise ValueError("reset_prefix_cache is for the engine: a stage has no call that forgets a cached prefix")
+
+
+AnyEngine = Engine | StageEngine  # that makes the steps of an LLM

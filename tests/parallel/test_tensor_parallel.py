@@ -11,6 +11,7 @@ import pytest
 import torch
 from oracles import prompts_of, small_llama, small_model, values_of
 from processes import wait_until_gone
+from served import drafting_always
 from tiers import in_every_run
 
 from roseinfer.llm.llm import LLM
@@ -147,8 +148,7 @@ def pids(llm: LLM) -> list[int]:
 def test_drafts_from_the_text_are_verified_on_all_ranks_and_a_killed_one_is_named_once_and_for_all() -> None:
     model = small_model(num_kv_heads=2)
     speculative = {"method": "ngram", "num_tokens": 3, "prompt_lookup_min": 1}
-    llm = LLM(model, tensor_parallel_size=2, speculative=speculative, **SIZES)
-    llm.engine.speculation.payoff.is_worth = lambda *sizes: True
+    llm = drafting_always(LLM(model, tensor_parallel_size=2, speculative=speculative, **SIZES))
     prompts = [[1, 2, 3, 1, 2, 3, 1, 2], *prompts_of((5, 20), 97)]
     assert token_ids(llm, prompts, GREEDY) == reference_generate(model, prompts, GREEDY.max_tokens)
     [pid] = pids(llm)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from drafting import NGRAM, always, draft_model, drafting_engine, scripted_engine, similar
+from drafting import NGRAM, draft_model, drafting_engine, scripted_engine, similar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import assert_right, model_of, prompts_of, small_model, values_of
+from served import drafting_always
 from small_engines import SCHEDULES, assert_empty, engine_of, requests, run_out, widened
 
 from roseinfer.drive import drive
@@ -307,9 +308,7 @@ def pair(request, tiny) -> tuple[LLM, LLM]:
     """The same model without drafts and with them."""
     method = {"ngram": NGRAM, "draft model": draft_model(tiny)}[request.param]
     sizes = {"num_kvcache_blocks": 60, "block_size": 8, "max_num_seqs": 4, "tokenizer": "tiny"}
-    plain, drafting = LLM(tiny, **sizes), LLM(tiny, speculative=method, **sizes)
-    always(drafting)
-    return plain, drafting
+    return LLM(tiny, **sizes), drafting_always(LLM(tiny, speculative=method, **sizes))
 
 
 CODE = "class A:\n    def __init__(self):\n        self.a = a\n        self.b = b\n        self.c"
