@@ -63,9 +63,8 @@ KEYS = "method, num_tokens, prompt_lookup_max, prompt_lookup_min, model, quantiz
             "model must be a Model or a spec such as 'tiny' or 'random:gpt2', got 7",
         ),
         (
-            {"method": "draft_model", "model": "random:gpt2"},
-            "speculative['model'] has a vocabulary of 50,257 tokens, allowed: the 2,048 of the model that it drafts "
-            "for",
+            {"method": "draft_model", "model": "random:tiny-llama"},
+            "speculative['model'] has a vocabulary of 512 tokens, allowed: the 2,048 of the model that it drafts for",
         ),
     ],
     ids=str,
