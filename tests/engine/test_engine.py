@@ -127,20 +127,6 @@ def test_a_failed_step_is_made_again(small, call):
     assert_right(small, seqs)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "message"),
-    [
-        ({"max_num_batched_tokens": 0}, "max_num_batched_tokens must be an integer of at least 1, got 0"),
-        ({"max_num_batched_tokens": 2}, "max_num_batched_tokens=2 is less than a step of max_num_seqs=3 sequences may"),
-        ({"scheduling_policy": "fifo"}, "scheduling_policy must be one of fcfs, shortest, longest_output, packed, "),
-        ({"max_model_len": 10**6}, "max_model_len=1000000 .* at most"),
-    ],
-)
-def test_wrong_sizes(small, sizes, message):
-    with pytest.raises(ValueError, match=message):
-        engine_for(small, **sizes)
-
-
 def test_what_can_never_run_is_refused_when_it_is_added(small):
     engine = engine_for(small, num_blocks=3, max_model_len=30)
     short, done, twice = requests(small, (3, 4, 5))

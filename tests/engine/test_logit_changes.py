@@ -289,6 +289,7 @@ def test_a_batch_without_such_requests_takes_no_part_of_it(small, monkeypatch, a
     [
         ({"allowed_token_ids": [1, 5000]}, "allowed_token_ids has token id 5000, which is out of range: vocab_size="),
         ({"logit_bias": {5000: 1.0}}, "logit_bias has token id 5000, which is out of range: vocab_size="),
+        ({"stop": "a"}, r"stop=\('a',\) needs a tokenizer: use roseinfer.LLM, or stop_token_ids$"),
         ({"bad_words": "a"}, r"bad_words=\('a',\) needs a tokenizer: use roseinfer.LLM, or logits_processors$"),
         ({"max_tokens": None}, "max_tokens=None is for roseinfer.LLM, which knows how long a sequence may become"),
         ({"prompt_logprobs": 1}, "prompt_logprobs=1 is for roseinfer.LLM: a sequence has none$"),

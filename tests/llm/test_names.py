@@ -207,7 +207,6 @@ def test_a_prompt_whose_logits_are_no_numbers_is_one_error(llm, monkeypatch):
     ("wishes", "message"),
     [
         ({"bad_words": "a"}, r"bad_words=\('a',\) needs a tokenizer, and 'GPT2' has none: use logit_bias"),
-        ({"stop": "a"}, r"stop=\('a',\) needs a tokenizer, and 'GPT2' has none: use stop_token_ids"),
         ({"allowed_token_ids": [2048]}, "allowed_token_ids has token id 2048, which is out of range: vocab_size=2048"),
         ({"logit_bias": {2048: 1}}, "logit_bias has token id 2048, which is out of range: vocab_size=2048"),
     ],
