@@ -111,6 +111,7 @@ def plain(small: Model) -> list[list[list[int]]]:
     return [run(engine_of(small), [Sequence(PROMPTS[i], params)]) for i, params in ((3, asked()), (4, asked(**DRAWN)))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 def test_every_change_does_something(wanted, name):
     """Else the tests below would not see whether it is applied."""

@@ -19,6 +19,7 @@ from roseinfer.models.weights import held_bytes, prepare_weights
 from roseinfer.paths import TINY
 from roseinfer.reference import hf_generate, reference_generate, reference_logits
 from roseinfer.sequence import SamplingParams, Sequence
+from stages import PrefixCache
 
 # What comes out
 
@@ -179,6 +180,17 @@ def test_what_was_computed_is_not_computed_again_until_it_is_forgotten(llm):
     assert not cache.entries and llm.engine.blocks.num_free == BLOCKS
     llm.generate(prompt, params(2))
     assert cache.num_found_tokens - before == 32
+
+
+def test_what_a_stage_has_cached_and_computed_is_its_own_business(tiny):
+    llm = LLM(tiny, tokenizer="tiny", stage=PrefixCache, block_size=16, num_kvcache_blocks=8)
+    wanted = reference_generate(tiny, [[7] * 40], 3)
+    for _ in range(2):
+        assert [output.outputs[0].token_ids for output in llm.generate([[7] * 40], params(3))] == wanted
+    counters = llm.engine.metrics.counters()
+    assert (counters["new_tokens"], counters["tokens"], counters["prefix_cache_hit_rate"]) == (6, 0, None)
+    with pytest.raises(ValueError, match="^reset_prefix_cache is for the engine: a stage has no call that forgets"):
+        llm.reset_prefix_cache()
 
 
 # Samples
