@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from roseinfer.arguments import counted
@@ -27,8 +28,8 @@ from .step import Step
 class Engine:
     """Turns requests into tokens: schedules, launches and commits steps, with up to `depth` of them in flight.
 
-    model: from load_model. make_runner: makes the runner of its steps. settings: the fields of EngineConfig. One call
-    at a time may change what runs, and it is made whole (OneCaller).
+    model: from load_model. make_runner: makes the runner of its steps. guard: entered by each call that changes what
+    runs, None to let in one call at a time, and whole (OneCaller). settings: the fields of EngineConfig.
 
     With a depth of 1, a step is launched and committed, and then the next one is scheduled. While the device computes
     the host waits for it, and the other way round.
@@ -49,6 +50,7 @@ class Engine:
         model: Model,
         *,
         make_runner: Callable[..., Runner] = Runner,
+        guard: Callable[[], AbstractContextManager[Any]] | None = None,
         **settings: Any,
     ) -> None:
         self.model, self.config = model, EngineConfig(**settings)
@@ -68,7 +70,7 @@ class Engine:
         self.pool = self.runner.pool
         self.depth = 1 + overlap
         self.in_flight: deque[Step] = deque()
-        self.guard = OneCaller("Engine").call
+        self.guard = guard or OneCaller("Engine").call
 
     def warm_up(self) -> None:
         """Prepare what the first steps would otherwise have to make. Call it before the first request."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from functools import partial
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from roseinfer.kernels.attention import PagedAttention, attention_for
 from roseinfer.models import Attend, Model
-from roseinfer.overlap import Device, InTurn, OwnClock
+from roseinfer.overlap import OwnClock
 from roseinfer.profiling import span
 from roseinfer.sampling import NO_TOKEN
 from roseinfer.sequence import Logprob, SamplingParams, Sequence
@@ -51,7 +52,7 @@ class Runner:
         self.model, self.blocks, self.max_num_tokens = model, blocks, max_num_tokens
         self.pool = KVPool(model, blocks.num_blocks, blocks.block_size)
         self.last: Step | None = None  # the newest step in flight: the one after it finds tokens there
-        self.device: Device = OwnClock() if overlap and model.device.type == "cpu" else InTurn()
+        self.thread = OwnClock() if overlap and model.device.type == "cpu" else None
         max_num_rows = max_num_rows or max_num_seqs
         self.inputs = BatchBuffers(max_num_seqs, max_num_tokens, max_blocks, max_num_rows, model.device, 1 + overlap)
         self.attention = attention_for(model.device, in_one_launch=True)
@@ -86,7 +87,7 @@ class Runner:
     def launch(self, step: Step) -> None:
         """Hand a step to the device, to be computed after those in flight, and wait for nothing.
 
-        Its tokens are waited for later, or it is dropped. Errors of the device come with the tokens.
+        Its tokens are waited for later, or it is dropped.
         """
         pool_blocks, last = self.blocks.pool, self.last
         with span("roseinfer.engine.prepare"):
@@ -100,8 +101,16 @@ class Runner:
             step.copies, pool_blocks.copies = pool_blocks.copies, {}
         # 4. Hand it all to the device: a thread, or a GPU; a CPU computes it now. A decode step may be a graph.
         compute = self.graphs.run if self.graphs and step.is_decode else self.compute
-        work = partial(self.work, step, batch, last, compute)
-        step.future = self.device.launch(work, len(batch.token_ids))
+        try:
+            if self.thread:
+                work = partial(self.work, step, batch, last, compute)
+                step.future = self.thread.launch(work, len(batch.token_ids))
+            else:
+                step.future = Future()
+                step.future.set_result(self.work(step, batch, last, compute))
+        except BaseException:
+            pool_blocks.copy_first(step.copies)  # the step is not in flight: the next one makes them
+            raise
         # 5. Count its tokens as in flight: the next step goes on from there.
         self.last = step
         for seq, n in zip(step.seqs, step.num_new, strict=True):
@@ -121,7 +130,7 @@ class Runner:
 
     def drop(self, step: Step) -> None:
         """Wait for the device, then discard a step and all later ones, which can then be made again."""
-        step.future.wait()
+        step.future.exception()
         self.blocks.pool.copy_first(step.copies)
         self.last = None
         for seq in step.seqs:
@@ -138,7 +147,7 @@ class Runner:
         def work() -> list[dict[int, Logprob] | None]:
             return prompt_logprobs(self.model, token_ids, self.prompt_hidden(token_ids), num_likeliest)
 
-        return self.device.launch(work, len(token_ids)).result()
+        return self.thread.launch(work, len(token_ids)).result() if self.thread else work()
 
     def warm_up(self) -> None:
         """Make what only first steps make, so that no request waits for it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import abc
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import islice
 from math import nan
@@ -11,7 +12,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from roseinfer.overlap import Launched
 from roseinfer.sequence import Sequence
 
 from .logit_changes import ChangedRow
@@ -62,7 +62,7 @@ class Step:
     copies: dict[int, int] = field(default_factory=dict)
     takes_likeliest: bool = field(init=False)
     changed: list[ChangedRow] = field(default_factory=list)
-    future: Launched[StepTokens] = field(init=False)
+    future: Future[StepTokens] = field(init=False)
     num_given: list[int] = field(default_factory=list)
     scheduled: float = field(init=False)
     launched: float = field(init=False)

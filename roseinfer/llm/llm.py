@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import abc
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, cast
@@ -149,7 +150,7 @@ class LLM:
             sizes = EngineConfig(**settings, num_blocks=num_blocks)
             self.engine: AnyEngine = StageEngine(self._stage, self.model, sizes)
         else:
-            self.engine = Engine(self.model, **settings, num_blocks=num_blocks)
+            self.engine = Engine(self.model, guard=nullcontext, **settings, num_blocks=num_blocks)
         self.engine.warm_up()
         pool_tokens = num_blocks * config.block_size
         self._resolver = Resolver(self.model.config, self.tokenizer, self.max_model_len, pool_tokens, self._name)

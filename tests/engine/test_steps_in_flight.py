@@ -63,7 +63,7 @@ def test_the_tokens_are_the_reference_s_and_transformers(small: GPT2, settings, 
     engine, seqs = overlapped(small, **settings), requests(small)
     run(engine, seqs, at_a_time)
     assert_right(small, seqs, reference_generate, hf_generate)
-    assert engine.depth == 2 and isinstance(engine.runner.device, OwnClock)
+    assert engine.depth == 2 and isinstance(engine.runner.thread, OwnClock)
     if engine.blocks.num_blocks == 9 and not at_a_time:
         assert engine.scheduler.num_preemptions
 

@@ -127,7 +127,7 @@ def run(
     engines = [engine_of(config, model, async_scheduling=executor == ONE_BEHIND) for _ in range(num_engines)]
     for engine in engines:
         engine.warm_up()
-        engine.runner.device = device
+        engine.runner.thread = device
     prompts = random_prompts(model, len(params), PROMPT_LEN)
     seqs = [Sequence(prompt, own) for prompt, own in zip(prompts, params, strict=True)]
     share, arrival = -(-len(seqs) // len(engines)), engines[0].metrics.clock()
