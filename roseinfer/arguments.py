@@ -73,41 +73,30 @@ def unknown_name(name: str, allowed: Iterable[str]) -> str:
     return f"{shortened(repr(name))}{hint}, allowed: {listed(allowed)}"
 
 
-def refuse_wrong_arguments(cls: type[Owner]) -> type[Owner]:
+def refuse_wrong_arguments(not_taken: Mapping[str, str] | None = None) -> Callable[[type[Owner]], type[Owner]]:
     """Decorate a class so that an unknown or missing constructor argument raises ValueError instead of TypeError.
 
-    The message for an unknown one names the nearest and lists them all.
+    The message for an unknown one names the nearest and lists them all. not_taken: names of vLLM's arguments that the
+    class does not have, each with what to use instead.
     """
-    init: Any = cls.__init__
-    _, *parameters = inspect.signature(init).parameters.values()
-    names = [parameter.name for parameter in parameters]
-    num_positional = sum(parameter.kind is not parameter.KEYWORD_ONLY for parameter in parameters)
-
-    @wraps(init)
-    def checked_init(self: Owner, *values: Any, **keywords: Any) -> None:
-        for name in keywords:
-            if name not in names:
-                raise ValueError(f"{cls.__name__} has no argument {unknown_name(name, names)}")
-        missing = [p.name for p in parameters[len(values) :] if p.default is p.empty and p.name not in keywords]
-        if missing and len(values) <= num_positional:  # else `init` says that there are too many
-            raise ValueError(f"{cls.__name__} needs a value for {' and '.join(missing)}")
-        init(self, *values, **keywords)
-
-    cls.__init__ = checked_init  # type: ignore[method-assign, assignment]
-    return cls
-
-
-def refuse_named(reasons: Mapping[str, str]) -> Callable[[type[Owner]], type[Owner]]:
-    """Decorate a class so that a constructor argument with one of these names raises ValueError with its reason."""
+    instead = not_taken or {}
 
     def refusing(cls: type[Owner]) -> type[Owner]:
         init: Any = cls.__init__
+        _, *parameters = inspect.signature(init).parameters.values()
+        names = [parameter.name for parameter in parameters]
+        num_positional = sum(parameter.kind is not parameter.KEYWORD_ONLY for parameter in parameters)
 
         @wraps(init)
         def checked_init(self: Owner, *values: Any, **keywords: Any) -> None:
             for name in keywords:
-                if name in reasons:
-                    raise ValueError(f"{cls.__name__} does not take {name}, as vLLM's does: {reasons[name]}")
+                if name in instead:
+                    raise ValueError(f"{cls.__name__} does not take {name}, as vLLM's does: {instead[name]}")
+                if name not in names:
+                    raise ValueError(f"{cls.__name__} has no argument {unknown_name(name, names)}")
+            missing = [p.name for p in parameters[len(values) :] if p.default is p.empty and p.name not in keywords]
+            if missing and len(values) <= num_positional:  # else `init` says that there are too many
+                raise ValueError(f"{cls.__name__} needs a value for {' and '.join(missing)}")
             init(self, *values, **keywords)
 
         cls.__init__ = checked_init  # type: ignore[method-assign, assignment]

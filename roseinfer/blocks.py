@@ -18,6 +18,8 @@ class OutOfBlocks(RuntimeError):
 class BlockTables:
     """num_tables independent pools of num_blocks blocks, each block_size tokens long."""
 
+    prefix_cache = None  # as a BlockManager may have one; what a stage finds again is its own business
+
     def __init__(self, num_tables: int, num_blocks: int, block_size: int) -> None:
         self.num_tables = num_tables
         self.num_blocks = num_blocks

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
-from .arguments import is_integer, refuse_named, refuse_wrong_arguments
+from .arguments import is_integer, refuse_wrong_arguments
 from .structured_outputs import StructuredOutputsParams
 
 LogitsProcessor = Callable[..., Any]  # (output ids, logits [V]) or (prompt ids, output ids, logits [V]) -> logits [V]
@@ -49,8 +49,7 @@ UNCHANGED: dict[str, Any] = {
 }
 
 
-@refuse_named(NOT_TAKEN)
-@refuse_wrong_arguments
+@refuse_wrong_arguments(NOT_TAKEN)
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """Say how a request's tokens are chosen and when it ends, named as in vLLM.

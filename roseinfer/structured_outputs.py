@@ -11,7 +11,7 @@ from typing import Any
 from .arguments import refuse_wrong_arguments, shortened
 
 
-@refuse_wrong_arguments
+@refuse_wrong_arguments()
 @dataclass(frozen=True, slots=True)
 class StructuredOutputsParams:
     """Say what a text has to follow: exactly one of json, regex, choice, grammar and json_object.

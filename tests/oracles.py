@@ -8,12 +8,18 @@ from functools import lru_cache
 
 from torch import Tensor
 
+from course.contract.small_models import model_of as model_on
 from course.contract.small_models import prompts_of, small_llama, small_model
 from roseinfer.models import Model
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import Logprob, Sequence
 
-__all__ = ["assert_logits_close", "assert_right", "prompts_of", "small_llama", "small_model", "values_of"]
+__all__ = ["assert_logits_close", "assert_right", "model_of", "prompts_of", "small_llama", "small_model", "values_of"]
+
+
+def model_of(name: str) -> Model:
+    """The small model of that name, such as "gpt2" or "qwen3": one for all tests, which change nothing in it."""
+    return model_on(name, "cpu")
 
 
 def assert_logits_close(actual: Tensor, expected: Tensor) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from devices import DEVICES
-from oracles import small_model
+from oracles import model_of
 
+from course.contract.small_models import soft_model
 from roseinfer.kernels import triton_mode
-from roseinfer.models import GPT2, load_model
+from roseinfer.models import GPT2, Model, load_model
 from stages import FewLaunches, TritonPaged
 
 torch.set_num_threads(1)
@@ -67,19 +68,25 @@ def device(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def small() -> GPT2:
-    return small_model()
+def small() -> Model:
+    return model_of("gpt2")
 
 
 @pytest.fixture(scope="session")
-def grouped() -> GPT2:
+def grouped() -> Model:
     """Four query heads over two key/value heads."""
-    return small_model(num_kv_heads=2)
+    return model_of("gpt2, 2 KV heads")
 
 
 @pytest.fixture(scope="session")
 def tiny() -> GPT2:
     return load_model("tiny")
+
+
+@pytest.fixture(scope="session")
+def gpt2_layers() -> Model:
+    """Twelve layers with 12 heads of 64, as GPT-2 small has, and little around them: for counts of operations."""
+    return soft_model(192, num_layers=12, num_heads=12, num_kv_heads=12, head_dim=64)
 
 
 @pytest.fixture(scope="session")

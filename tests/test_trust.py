@@ -6,13 +6,14 @@ import gzip
 import json
 import pickle
 import re
-import shutil
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from served import copied
 from tokenizers_of_all_kinds import tokenizer_of
 
 from roseinfer.cli.main import main
@@ -20,7 +21,7 @@ from roseinfer.display.table import Table
 from roseinfer.llm.chat import ChatTemplate
 from roseinfer.llm.llm import LLM
 from roseinfer.models import ModelLoadError, load_model, load_tokenizer, model_config
-from roseinfer.paths import ROOT, TINY
+from roseinfer.paths import ROOT
 from roseinfer.profiling import Trace
 
 pytestmark = pytest.mark.slow
@@ -36,11 +37,8 @@ def nobody_is_asked(monkeypatch):
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    path = tmp_path / "model"
-    path.mkdir()
-    for name in ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json"):
-        shutil.copy(TINY / name, path / name)
-    return path
+    (tmp_path / "model").mkdir()
+    return copied(tmp_path / "model", "tokenizer_config.json")
 
 
 @pytest.fixture
@@ -120,7 +118,6 @@ def test_python_of_a_model_folder_never_runs(folder, marker, tiny, kept):
         lambda: load_model(str(folder)),
         lambda: model_config(str(folder)),
         lambda: load_tokenizer(str(folder)),
-        lambda: ChatTemplate.of(str(folder)).render(HELLO, True, False),
         lambda: LLM(tiny, tokenizer=str(folder), num_kvcache_blocks=4).chat(HELLO),
     ):
         try:
@@ -153,6 +150,15 @@ def test_every_call_of_an_auto_class_says_that_no_code_is_trusted():
 # Chat templates: test_chat.py has the endless ones
 
 
+@pytest.fixture(scope="module")
+def chat(tmp_path_factory) -> Iterator[tuple[ChatTemplate, Path]]:
+    """A process that renders templates, and the file by which one would show that it has run something."""
+    path = tmp_path_factory.mktemp("chat") / "was-here"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MARKER", str(path))
+        yield ChatTemplate(None, "none"), path
+
+
 @pytest.mark.parametrize(
     "template",
     [
@@ -169,10 +175,11 @@ def test_every_call_of_an_auto_class_says_that_no_code_is_trusted():
         "{{ open('/etc/passwd').read() }}",
     ],
 )
-def test_a_template_reaches_neither_python_nor_files(folder, marker, template):
-    (folder / "chat_template.jinja").write_text("{% set out %}" + template + "{% endset %}{{ out }}ok")
+def test_a_template_reaches_neither_python_nor_files(chat, template):
+    renderer, marker = chat
+    jinja = "{% set out %}" + template + "{% endset %}{{ out }}ok"
     try:
-        text = ChatTemplate.of(str(folder)).render(HELLO, True, False)
+        text = renderer.render(HELLO, chat_template=jinja)
     except ValueError:
         text = "refused"
     assert text in ("refused", "ok") and not marker.exists()

@@ -20,7 +20,7 @@ DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 STEP_TOKENS = 1024
 
 
-@refuse_wrong_arguments
+@refuse_wrong_arguments()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """Settings of an engine, whatever its model. All are given by name.

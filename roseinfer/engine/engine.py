@@ -92,11 +92,15 @@ class Engine:
         """
         refuse_unresolved(seq.params)
         check_tokens(seq.params, self.model.config.vocab_size)
-        self.scheduler.policy.check(seq.params)
+        self.check(seq)
         check_fits(seq, self.model.config.vocab_size, self.max_model_len, self.blocks)
         if seq.finish_reason or len(seq) >= seq.max_len:
             raise ValueError(f"sequence {seq.seq_id} has ended (finish_reason={seq.finish_reason!r}): make a new one")
         return self.admit(seq, arrival)
+
+    def check(self, seq: Sequence) -> None:
+        """Raise ValueError for a sequence that the policy cannot place."""
+        self.scheduler.policy.check(seq.params)
 
     def admit(self, seq: Sequence, arrival: float | None = None) -> SequenceTimes:
         """Add a sequence like add(), for a caller that has made its checks, as LLM does for all prompts first."""
@@ -182,3 +186,8 @@ class Engine:
             self.metrics.end(seq)
             if not self.has_work:
                 self.rest()
+
+    def reset_prefix_cache(self) -> None:
+        """Forget the cached blocks that no sequence holds."""
+        with self.guard():
+            self.blocks.pool.forget_idle()

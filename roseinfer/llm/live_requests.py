@@ -11,6 +11,7 @@ from roseinfer.engine.engine import Engine
 from roseinfer.profiling import span
 
 from .request import Request, Sample
+from .stage_engine import AnyEngine
 
 
 class Inbox(dict[Request, None]):
@@ -24,7 +25,7 @@ class Inbox(dict[Request, None]):
 class LiveRequests:
     """The requests in an engine, of several owners side by side: each one's steps compute the others' requests, too."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: AnyEngine) -> None:
         self.engine = engine
         self._live: dict[int, tuple[Request, Sample, ref[Inbox]]] = {}  # by seq_id
         self._gone: list[ref[Inbox]] = []
@@ -42,6 +43,7 @@ class LiveRequests:
         to = ref(inbox, self._gone.append)
         for request in requests:
             if request.num_prompt_logprobs is not None:
+                assert isinstance(self.engine, Engine), "a stage has refused it"
                 prompt_ids = request.samples[0].seq.token_ids
                 request.prompt_logprobs = self.engine.prompt_logprobs(prompt_ids, request.num_prompt_logprobs)
             for sample in request.samples:

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from tokenizers import Tokenizer
 
-from roseinfer.arguments import refuse_named, refuse_wrong_arguments, takes_settings
+from roseinfer.arguments import refuse_wrong_arguments, takes_settings
 from roseinfer.engine.config import EngineConfig, check_block_size
 from roseinfer.engine.engine import Engine
 from roseinfer.models import Model, ModelTokenizer
@@ -34,13 +34,12 @@ from .prompts import Prompt, as_list, text_and_ids
 from .request import Request
 from .request_stream import RequestStream
 from .resolving import Resolver
-from .stage_engine import StageEngine, check_stage
+from .stage_engine import AnyEngine, StageEngine, check_stage
 from .tensor_parallel import IN_TURN, check_parallel, parallel_model, step_bytes
 from .vocabulary import Vocabulary
 
 
-@refuse_named(NOT_TAKEN)
-@refuse_wrong_arguments
+@refuse_wrong_arguments(NOT_TAKEN)
 @takes_settings(EngineConfig, apart_from="num_blocks")
 class LLM:
     """Answer prompts with a model, many requests at a time in every step. Call it from one thread at a time.
@@ -148,7 +147,8 @@ class LLM:
         if self._ranks:
             settings |= {"make_runner": partial(ParallelRunner, self._ranks), **IN_TURN}
         if self._stage:
-            self.engine: Engine = StageEngine.of(self._stage, self.model, settings, num_blocks, nullcontext)
+            sizes = EngineConfig(**settings, num_blocks=num_blocks)
+            self.engine: AnyEngine = StageEngine(self._stage, self.model, sizes)
         else:
             self.engine = Engine(self.model, guard=nullcontext, **settings, num_blocks=num_blocks)
         self.engine.warm_up()
@@ -251,9 +251,12 @@ class LLM:
             self.live.abort(request_id)
 
     def reset_prefix_cache(self) -> None:
-        """Forget the cached blocks of requests that have ended, so that a prompt can be timed a second time."""
+        """Forget the cached blocks of requests that have ended, so that a prompt can be timed a second time.
+
+        Raises ValueError for a stage, which keeps what it has cached.
+        """
         with self.live.call():
-            self.engine.blocks.pool.forget_idle()
+            self.engine.reset_prefix_cache()
 
     def get_tokenizer(self) -> Tokenizer:
         """Return the tokenizer: `.encode(text).ids` and `.decode(ids)`. Raises ValueError if there is none."""
@@ -327,7 +330,7 @@ class LLM:
             assert text is not None, "a prompt has one of them"
             token_ids = self.prompt_ids(text, add_special_tokens)
         seq = Sequence(cast("list[int]", token_ids), params, priority)
-        self.engine.scheduler.policy.check(params)
+        self.engine.check(seq)
         self._resolver.check(params)
         self._resolver.fit(seq)
         check_fits(seq, self.model.config.vocab_size, self.max_model_len, self.engine.blocks)

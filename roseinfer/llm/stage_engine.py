@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from roseinfer.engine.config import EngineConfig
 from roseinfer.engine.engine import Engine
-from roseinfer.engine.metrics import EngineMetrics
-from roseinfer.engine.policies import FirstCome
+from roseinfer.engine.metrics import EngineMetrics, SequenceTimes
 from roseinfer.engine.step import Step
 from roseinfer.models import Model
-from roseinfer.sampling_params import SamplingParams
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
@@ -34,78 +30,42 @@ def check_stage(stage: object, given: Mapping[str, Any]) -> None:
             raise ValueError(f"{name}={value!r} is for the engine: a stage takes {', '.join(sorted(SIZES))}")
 
 
-class StageEngine(Engine):
-    """Makes the steps of an engine with a stage, which decides on its own what a step computes.
+class StageEngine:
+    """Lets a stage make the steps of an LLM, and decide on its own what a step computes.
 
-    Tokens are greedy or drawn, by temperature, top_k, top_p and seed. What else a request may ask of the engine is
-    refused by name: changed logits, log-probabilities, priorities.
+    It has what an LLM and its server ask of an Engine; the stage is the scheduler, whose numbers it passes on. Tokens
+    are greedy or drawn, by temperature, top_k, top_p and seed. What else a request may ask of the engine is refused by
+    name: changed logits, log-probabilities, priorities. How many tokens a step computed only the stage knows: records
+    of steps have 0.
 
-    stage: the stage, which has a queue. config: has the sizes that it was made with. guard: see Engine.
+    stage: a class that check_stage accepts. config: the sizes that it is made with. Raises ValueError as the stage
+    does, and for a stage that lacks one of STATE.
     """
 
-    def __init__(self, stage: Any, config: EngineConfig, guard: Callable[[], AbstractContextManager[Any]]) -> None:
-        self.stage, self.model, self.config, self.guard = stage, stage.model, config, guard
-        self.max_model_len = config.longest(self.model.config)
-        scheduler: Any = StageScheduler(stage)
-        self.scheduler, self.blocks, self.metrics = scheduler, scheduler.blocks, EngineMetrics(scheduler)
-        self.speculation = None
-        self.features, self.in_flight, self.depth = [self.metrics], deque(), 1
-
-    @classmethod
-    def of(cls, stage: type[Stage], model: Model, settings: dict[str, Any], num_blocks: int, guard: Any) -> StageEngine:
-        """Make the stage and its engine. settings: the sizes that were given. Raises ValueError as the stage does."""
-        config = EngineConfig(num_blocks=num_blocks, **settings)
-        sizes: dict[str, Any] = {"block_size": config.block_size, "max_num_seqs": config.max_num_seqs}
-        if config.max_num_batched_tokens is not None:
-            sizes["max_num_batched_tokens"] = config.max_num_batched_tokens
-        return cls(stage(model, num_blocks=num_blocks, **sizes), config, guard)
+    def __init__(self, stage: type[Stage], model: Model, config: EngineConfig) -> None:
+        names = ("num_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens")
+        sizes = {name: size for name in names if (size := getattr(config, name)) is not None}
+        self.stage: Any = stage(model, **sizes)
+        if missing := [name for name in STATE if not hasattr(self.stage, name)]:
+            raise ValueError(f"stage must have {', '.join(STATE)}, {stage.__name__} has no {missing[0]}")
+        self.model, self.config, self.blocks = model, config, self.stage.tables
+        self.scheduler = self
+        self.metrics = EngineMetrics(cast(Any, self))  # it has what they read of a scheduler
 
     def warm_up(self) -> None:
         """Do nothing: a stage makes what it needs with its first steps."""
 
-    def step(self) -> list[Sequence]:
-        """Run one step of the stage, and return the sequences that have one token more. Raises as the stage does."""
-        with self.guard():
-            running = self.scheduler.running
-            before = {seq: (len(seq), seq.num_cached_tokens) for seq in (*running, *self.scheduler.waiting)}
-            step = Step([], [])
-            step.scheduled = self.metrics.clock()
-            self.metrics.before_launch(step)
-            done = self.stage.step()
-            step.ended = self.metrics.clock()
-            for seq in (*self.scheduler.running, *(seq for seq in done if seq.finish_reason)):
-                length, cached = before[seq]
-                now = len(seq) - 1 if seq.finish_reason else seq.num_cached_tokens  # its cache is freed already
-                step.seqs.append(seq)
-                step.num_new.append(now - cached)
-                step.num_given.append(len(seq) - length)
-            self.metrics.after_tokens(step, done)
-            return done
-
-    def prompt_logprobs(self, token_ids: list[int], num_likeliest: int) -> NoReturn:
-        """Raise ValueError: a stage reports none."""
-        raise ValueError("prompt_logprobs are for the engine: a stage reports none")
-
-
-class StageScheduler:
-    """What an LLM and its server ask of an engine's scheduler, answered by a stage."""
-
-    def __init__(self, stage: Any) -> None:
-        if missing := [name for name in STATE if not hasattr(stage, name)]:
-            raise ValueError(f"stage must have {', '.join(STATE)}, {type(stage).__name__} has no {missing[0]}")
-        self.stage, self.policy, self.blocks = stage, AsTheyCome(), StageBlocks(stage)
+    @property
+    def running(self) -> Collection[Sequence]:
+        return self.stage.running
 
     @property
-    def running(self) -> list[Sequence]:
-        return list(self.stage.running)
-
-    @property
-    def waiting(self) -> list[Sequence]:
-        return list(self.stage.waiting)
+    def waiting(self) -> Collection[Sequence]:
+        return self.stage.waiting
 
     @property
     def num_waiting(self) -> int:
-        return len(self.stage.waiting)
+        return len(self.waiting)
 
     @property
     def num_preemptions(self) -> int:
@@ -116,45 +76,46 @@ class StageScheduler:
         return self.stage.has_work
 
     def __contains__(self, seq: Sequence) -> bool:
-        return seq in self.stage.waiting or seq in self.stage.running
+        return seq in self.waiting or seq in self.running
 
-    def add(self, seq: Sequence) -> None:
-        """Queue a sequence. Its stop strings stay with the LLM, which reads the text. Raises ValueError as add does."""
+    def check(self, seq: Sequence) -> None:
+        """Raise ValueError for a request that asks for what no stage does."""
+        for name in seq.params.logit_changes():
+            value = getattr(seq.params, name)
+            raise ValueError(f"{name}={value!r} is for the engine: a stage leaves logits as they are")
+        for name in ("logprobs", "prompt_logprobs"):
+            if (value := getattr(seq.params, name)) is not None:
+                raise ValueError(f"{name}={value!r} is for the engine: a stage reports none")
         if seq.priority:
             raise ValueError(f"priority={seq.priority} is for the engine: a stage takes requests as they come")
+
+    def admit(self, seq: Sequence, arrival: float | None = None) -> SequenceTimes:
+        """Add a sequence, whose stop strings stay with the LLM, which reads the text. arrival: see Engine.add."""
         seq.params = replace(seq.params, stop=())
         self.stage.add(seq)
+        return self.metrics.begin(seq, arrival)
+
+    def step(self) -> list[Sequence]:
+        """Run one step of the stage, and return the sequences that have one token more. Raises as the stage does."""
+        before = {seq: len(seq) for seq in (*self.running, *self.waiting)}
+        step = Step([], [])
+        step.scheduled = self.metrics.clock()
+        self.metrics.before_launch(step)
+        done = self.stage.step()
+        step.ended = self.metrics.clock()
+        step.seqs = [*self.running, *(seq for seq in done if seq.finish_reason)]
+        step.num_given = [len(seq) - before[seq] for seq in step.seqs]
+        self.metrics.after_tokens(step, done)
+        return done
 
     def abort(self, seq: Sequence) -> None:
+        """End a sequence now and give its blocks back. Raises as the stage does."""
         self.stage.abort(seq)
+        self.metrics.end(seq)
+
+    def reset_prefix_cache(self) -> NoReturn:
+        """Raise ValueError: a stage has no call that forgets what it has cached."""
+        raise ValueError("reset_prefix_cache is for the engine: a stage has no call that forgets a cached prefix")
 
 
-class StageBlocks:
-    """The blocks of a stage. Its prefix cache, if it has one, is its own business: none is shown."""
-
-    prefix_cache = None
-
-    def __init__(self, stage: Stage) -> None:
-        self.tables = stage.tables
-        self.num_blocks, self.block_size, self.blocks_for = (
-            stage.tables.num_blocks, stage.tables.block_size, stage.tables.blocks_for,
-        )  # fmt: skip
-        self.pool = self
-
-    @property
-    def num_free(self) -> int:
-        return self.tables.num_free
-
-    def forget_idle(self) -> None:
-        """Do nothing: a stage has no call that forgets a cached prefix."""
-
-
-class AsTheyCome(FirstCome):
-    """First come, first served. Refuses what no stage does."""
-
-    def check(self, params: SamplingParams) -> None:
-        for name in params.logit_changes():
-            raise ValueError(f"{name}={getattr(params, name)!r} is for the engine: a stage leaves logits as they are")
-        for name in ("logprobs", "prompt_logprobs"):
-            if (value := getattr(params, name)) is not None:
-                raise ValueError(f"{name}={value!r} is for the engine: a stage reports none")
+AnyEngine = Engine | StageEngine  # that makes the steps of an LLM

@@ -34,7 +34,7 @@ def block_bytes(shape: ModelConfig, block_size: int, value_bytes: int) -> int:
     return 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * block_size * value_bytes
 
 
-@refuse_wrong_arguments
+@refuse_wrong_arguments()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedEngine(EngineConfig):
     """An engine and the model that it will have. Construction reads no file, needs no network and no GPU.

@@ -17,10 +17,10 @@ from threading import Thread
 from time import perf_counter
 
 from roseinfer.arguments import counted
-from roseinfer.engine.engine import Engine
 from roseinfer.llm.live_requests import Inbox, LiveRequests
 from roseinfer.llm.llm import LLM
 from roseinfer.llm.request import Request
+from roseinfer.llm.stage_engine import AnyEngine
 from roseinfer.parallel.ranks import RankFailed
 from roseinfer.sequence import SamplingParams
 
@@ -238,7 +238,7 @@ class AsyncEngine:
         except BaseException as failure:  # of loading, or a bug here: no request may hang
             self._call_loop(self._fail_all, failure)
 
-    def _serve(self, engine: Engine) -> None:
+    def _serve(self, engine: AnyEngine) -> None:
         """Step while there is work, and wait for some otherwise, until close()."""
         while self._obey(must_wait=not (engine.has_work or self._unscored)):
             self._busy_since = perf_counter()
@@ -349,4 +349,3 @@ def warm_up(llm: LLM) -> None:
     """Run what first requests need for the first time: both ways to choose a token."""
     for temperature in (0.0, 1.0):
         llm.generate([[0]], SamplingParams(max_tokens=2, temperature=temperature, seed=0), use_tqdm=False)
-    llm.reset_prefix_cache()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from roseinfer.engine.engine import Engine
+from roseinfer.llm.stage_engine import AnyEngine
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class EngineState:
         return 1 - self.free_blocks / self.blocks if self.blocks else 0.0
 
 
-def state_of(engine: Engine) -> EngineState:
+def state_of(engine: AnyEngine) -> EngineState:
     """Read an engine's state. The thread that steps the engine must call it."""
     scheduler, blocks = engine.scheduler, engine.blocks
     cache = blocks.prefix_cache

@@ -21,7 +21,7 @@ MOST_BLOCKS, MOST_SEQS = 1_000_000, 100_000  # of a replica, whose books are rea
 NEW_TOKEN = 0  # every token that a sequence gets; no prompt has it
 
 
-@refuse_wrong_arguments
+@refuse_wrong_arguments()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSetting(EngineConfig):
     """An engine without a model, so its steps take turns and have no drafts, which only a model could accept.

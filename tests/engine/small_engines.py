@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import abc
 from collections.abc import Iterable
+from dataclasses import replace
 
 from oracles import prompts_of
 
+from roseinfer.drive import drive
 from roseinfer.engine.engine import Engine
-from roseinfer.models import Model
+from roseinfer.models import Model, random_model
 from roseinfer.sequence import SamplingParams, Sequence
 
 # Settings under which sequences are cut, preempted, shared or neither, and get the same tokens.
@@ -29,10 +31,29 @@ def engine_of(model: Model, seqs: Iterable[Sequence] = (), **settings) -> Engine
     return engine
 
 
+def widened(model: Model) -> Model:
+    """A model like it whose widths are multiples of 64, as products in 8 and 4 bits read them without padding."""
+    sizes = {"hidden_size": 64, "head_dim": 16, "num_heads": 4, "intermediate_size": 128}
+    wide = random_model(replace(model.config, **sizes), seed=1)
+    for parameter in wide.parameters():
+        if parameter.dim() > 1:
+            parameter.mul_(6)
+    return wide
+
+
 def requests(model: Model, lengths: abc.Sequence[int], max_tokens: int = 9, **wishes) -> list[Sequence]:
     """Sequences of random prompts, which share nothing."""
     params = SamplingParams(max_tokens=max_tokens, **{"ignore_eos": True} | wishes)
     return [Sequence(prompt, params) for prompt in prompts_of(lengths, model.config.vocab_size)]
+
+
+def run_out(engine: Engine, seqs: Iterable[Sequence] = ()) -> list[Sequence]:
+    """These sequences, added and run to their ends with all that is there; nothing is left in the engine."""
+    seqs = list(seqs)
+    for _ in drive(engine, seqs):
+        engine.blocks.check()
+    assert_empty(engine)
+    return seqs
 
 
 def assert_empty(engine: Engine, where: str = "") -> None:

@@ -120,4 +120,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=200, stateful_step_count=50, deadline=None, report_multiple_bugs=False)
+TestAnyOrder.settings = settings(max_examples=50, stateful_step_count=50, deadline=None, report_multiple_bugs=False)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from devices import ByModule
-from oracles import assert_right, small_llama, small_model
-from small_engines import engine_of, requests
+from oracles import assert_right, model_of, small_model
+from small_engines import engine_of, requests, run_out
 
-from roseinfer.drive import drive
 from roseinfer.engine import decode_graphs
 from roseinfer.engine.decode_graphs import sizes_up_to
 from roseinfer.engine.engine import Engine
@@ -19,18 +18,8 @@ from roseinfer.profiling.replay import record_step, replay_differences
 from roseinfer.sequence import Sequence
 
 
-@pytest.fixture(scope="module")
-def gpt2() -> Model:
-    return small_model()
-
-
 def engine_for(model: Model, seqs: list[Sequence], **settings: bool) -> Engine:
     return engine_of(model, seqs, num_blocks=32, max_num_seqs=8, make_runner=ByModule, **settings)
-
-
-def run(engine: Engine) -> None:
-    for _ in drive(engine):
-        engine.blocks.check()
 
 
 def persistent(engine: Engine) -> list[torch.Tensor]:
@@ -46,7 +35,7 @@ def persistent(engine: Engine) -> list[torch.Tensor]:
 def test_decode_steps_could_replay_each_other(name, quantization):
     """Same operations on the same addresses, no wait, no tensor made of Python's values: for 3 sequences of any
     lengths, over block edges, with other sequences in the places of those that ended."""
-    model = prepared_copy(small_model() if name == "gpt2" else small_llama(name), quantization)
+    model = prepared_copy(model_of(name), quantization)
     engine = engine_for(model, requests(model, (5, 8, 13)))
     records = []
     for round_ in range(2):
@@ -69,9 +58,9 @@ def test_decode_steps_could_replay_each_other(name, quantization):
 
 
 @pytest.mark.parametrize("quantization", [None, "int8"])
-def test_batches_that_grow_and_shrink_get_what_eager_steps_give(gpt2, quantization):
+def test_batches_that_grow_and_shrink_get_what_eager_steps_give(small, quantization):
     """Each size captured when it first comes, drawn rows beside greedy ones, and NaN in every free block."""
-    model = prepared_copy(gpt2, quantization)
+    model = prepared_copy(small, quantization)
     outputs = []
     for settings in ({}, {"enforce_eager": True}):
         torch.manual_seed(0)
@@ -98,9 +87,9 @@ def test_batches_that_grow_and_shrink_get_what_eager_steps_give(gpt2, quantizati
     assert outputs[0] == outputs[1]
 
 
-def test_three_sequences_in_four_rows_write_to_their_slots_and_to_the_dummy_block_alone(gpt2):
-    seqs = requests(gpt2, (5, 8, 13))
-    engine = engine_for(gpt2, seqs)
+def test_three_sequences_in_four_rows_write_to_their_slots_and_to_the_dummy_block_alone(small):
+    seqs = requests(small, (5, 8, 13))
+    engine = engine_for(small, seqs)
     engine.step()
     engine.step()
     engine.pool.memory.copy_(torch.randn(engine.pool.memory.shape))
@@ -114,7 +103,7 @@ def test_three_sequences_in_four_rows_write_to_their_slots_and_to_the_dummy_bloc
 
 
 @pytest.mark.parametrize("warm", [True, False])
-def test_a_step_that_cannot_be_captured_runs_as_it_is_and_a_warning_says_why(gpt2, warm, monkeypatch):
+def test_a_step_that_cannot_be_captured_runs_as_it_is_and_a_warning_says_why(small, warm, monkeypatch):
     tried = []
 
     def fail(*step: object, **memory: object) -> None:
@@ -122,30 +111,25 @@ def test_a_step_that_cannot_be_captured_runs_as_it_is_and_a_warning_says_why(gpt
         raise RuntimeError("operation not permitted\nwhen stream is capturing")
 
     monkeypatch.setattr(decode_graphs, "capture", fail)
-    engine = engine_for(gpt2, [])
-    seqs = requests(gpt2, (5, 8, 13))
+    engine = engine_for(small, [])
+    seqs = requests(small, (5, 8, 13))
     with pytest.warns(UserWarning, match=r"without a graph where none is captured yet: operation not permitted$"):
         if warm:
             engine.warm_up()
-        for seq in seqs:
-            engine.add(seq)
-        run(engine)
+        run_out(engine, seqs)
     assert len(tried) == 1 and not engine.runner.graphs.graphs
-    assert_right(gpt2, seqs)
+    assert_right(small, seqs)
 
 
-def test_a_warm_up_leaves_the_engine_as_it_was(gpt2):
-    engine = engine_for(gpt2, [])
+def test_a_warm_up_leaves_the_engine_as_it_was(small):
+    engine = engine_for(small, [])
     engine.warm_up()
-    engine.blocks.check()
-    assert engine.blocks.num_free == engine.blocks.num_blocks and not engine.has_work
+    run_out(engine)
     assert set(engine.runner.graphs.graphs) == {1, 2, 4, 8}
-    engine.add(seq := requests(gpt2, (11,))[0])
-    run(engine)
-    assert_right(gpt2, [seq])
+    assert_right(small, run_out(engine, requests(small, (11,))))
 
 
-def test_a_row_that_is_not_finite_is_told_of_by_a_graph_too(gpt2):
+def test_a_row_that_is_not_finite_is_told_of_by_a_graph_too(small):
     """And nothing is appended to its sequence."""
     model = small_model()
     seqs = requests(model, (5, 8, 3))
@@ -158,9 +142,7 @@ def test_a_row_that_is_not_finite_is_told_of_by_a_graph_too(gpt2):
     assert engine.step() == seqs
     assert [(len(seq), seq.finish_reason) for seq in seqs] == [(length, "error") for length in lengths]
     model.ln_f.weight.copy_(weight)
-    engine.add(seq := requests(model, (5,))[0])
-    run(engine)
-    assert_right(gpt2, [seq])
+    assert_right(small, run_out(engine, requests(model, (5,))))
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ class Cache:
 
 @pytest.mark.slow
 @example(RECOMPUTED)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.lists(st.tuples(texts, st.sampled_from(["run", "run alone", "hold", "hold alone", "release", "evict"]))))
 def test_what_is_found_is_what_a_model_finds(operations):
     real, model = Cache(), Model()

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 
 BOOKS = {block_manager.__file__}
-MOST_LINES = 60  # at which something happens in a test, spread over all
+MOST_LINES = 24  # at which something happens in a test, spread over all
 
 
 def press() -> None:

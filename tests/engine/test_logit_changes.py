@@ -12,11 +12,10 @@ import pytest
 import torch
 from changes_oracle import continued
 from devices import ByModule
-from oracles import prompts_of, small_llama, small_model
-from small_engines import assert_empty, engine_of
+from oracles import model_of, prompts_of, small_model
+from small_engines import assert_empty, engine_of, run_out
 from tiers import in_every_run
 
-from roseinfer.drive import drive
 from roseinfer.engine import logit_changes
 from roseinfer.engine.engine import Engine
 from roseinfer.models import Model
@@ -24,7 +23,7 @@ from roseinfer.models.weights import prepared_copy
 from roseinfer.sampling_params import SamplingParams
 from roseinfer.sequence import Sequence
 
-VOCABULARY = small_model().config.vocab_size
+VOCABULARY = model_of("gpt2").config.vocab_size
 EVEN = tuple(range(0, VOCABULARY, 2))
 NEVER = float("-inf")
 
@@ -89,10 +88,7 @@ PROMPTS = prompts_of((5, 30, 13, 1, 21), VOCABULARY)
 def run(engine: Engine, seqs: list[Sequence]) -> list[list[int]]:
     if engine.speculation:
         engine.speculation.payoff.is_worth = lambda num_seqs, num_drafts: True  # whatever the clock says
-    for _ in drive(engine, seqs):
-        engine.blocks.check()
-    assert_empty(engine)
-    return [seq.output_ids for seq in seqs]
+    return [seq.output_ids for seq in run_out(engine, seqs)]
 
 
 def asked(max_tokens: int = 12, **wishes) -> SamplingParams:
@@ -102,8 +98,10 @@ def asked(max_tokens: int = 12, **wishes) -> SamplingParams:
 @pytest.fixture(scope="module")
 def wanted(small: Model) -> dict[str, list[list[int]]]:
     """By change, the tokens of each prompt."""
+    all_changes = EVERY | {"nothing": {}, "nothing, drawn": DRAWN}
     return {
-        name: [continued(small, prompt, asked(**change))[0] for prompt in PROMPTS[:3]] for name, change in EVERY.items()
+        name: [continued(small, prompt, asked(**change))[0] for prompt in PROMPTS[:3]]
+        for name, change in all_changes.items()
     }
 
 
@@ -113,11 +111,11 @@ def plain(small: Model) -> list[list[list[int]]]:
     return [run(engine_of(small), [Sequence(PROMPTS[i], params)]) for i, params in ((3, asked()), (4, asked(**DRAWN)))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
-def test_every_change_does_something(wanted, small, name):
+def test_every_change_does_something(wanted, name):
     """Else the tests below would not see whether it is applied."""
-    unchanged = asked(**(DRAWN if "drawn" in name else {}))
-    assert wanted[name] != [continued(small, prompt, unchanged)[0] for prompt in PROMPTS[:3]]
+    assert wanted[name] != wanted["nothing, drawn" if "drawn" in name else "nothing"]
 
 
 PAIRS = {f"{name}-{way}": (name, way) for name in EVERY for way in WAYS}
@@ -149,7 +147,7 @@ def test_on_every_way_beside_requests_that_change_nothing(small, wanted, plain, 
 @pytest.mark.parametrize("name", ["all of them", "all of them, drawn", "repetition_penalty"])
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_in_the_compiled_step_and_in_graphs(family, name):
-    model = small_model() if family == "gpt2" else small_llama("llama")
+    model = model_of(family)
     params = asked(24, **EVERY[name])
     ids = [continued(model, prompt, params)[0] for prompt in PROMPTS[:3]]
     prepared = prepared_copy(model)
@@ -292,6 +290,7 @@ def test_a_batch_without_such_requests_takes_no_part_of_it(small, monkeypatch, a
     [
         ({"allowed_token_ids": [1, 5000]}, "allowed_token_ids has token id 5000, which is out of range: vocab_size="),
         ({"logit_bias": {5000: 1.0}}, "logit_bias has token id 5000, which is out of range: vocab_size="),
+        ({"stop": "a"}, r"stop=\('a',\) needs a tokenizer: use roseinfer.LLM, or stop_token_ids$"),
         ({"bad_words": "a"}, r"bad_words=\('a',\) needs a tokenizer: use roseinfer.LLM, or logits_processors$"),
         ({"max_tokens": None}, "max_tokens=None is for roseinfer.LLM, which knows how long a sequence may become"),
         ({"prompt_logprobs": 1}, "prompt_logprobs=1 is for roseinfer.LLM: a sequence has none$"),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import cache
 
 import pytest
 import torch
+from oracles import prompts_of
 from served import params
-from small_engines import SCHEDULES, assert_empty, engine_of
+from small_engines import SCHEDULES, engine_of, run_out
 
-from course.contract.small_models import prompts_of
-from roseinfer.drive import drive
 from roseinfer.engine.engine import Engine
 from roseinfer.llm.llm import LLM
 from roseinfer.models import GPT2
@@ -42,11 +42,17 @@ def healthy(small: GPT2) -> list[list[int]]:
 
 
 def run(engine: Engine, prompts: list[list[int]], max_tokens: int = 12) -> list[Sequence]:
-    seqs = [Sequence(prompt, params(max_tokens)) for prompt in prompts]
-    for _ in drive(engine, seqs):
-        engine.blocks.check()
-    assert_empty(engine)
-    return seqs
+    return run_out(engine, [Sequence(prompt, params(max_tokens)) for prompt in prompts])
+
+
+@cache
+def continued(model: GPT2, prompt: tuple[int, ...]) -> list[int]:
+    """What the model says where nothing is poison."""
+    return reference_generate(model, [[*prompt]], 12)[0]
+
+
+def all_continued(model: GPT2, prompts: list[list[int]], max_tokens: int = 12) -> list[list[int]]:
+    return [continued(model, tuple(prompt))[:max_tokens] for prompt in prompts]
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True])
@@ -58,7 +64,7 @@ def test_a_prompt_with_poison_ends_alone_and_its_blocks_are_not_kept(small, pois
     prompts = healthy(small)
     bad = [*prompts[4][:at], POISON, *prompts[4][at + 1 :]]
     twin = [*bad, 1, 2]
-    wanted = reference_generate(small, [*prompts, bad, twin], 12)
+    wanted = all_continued(small, [*prompts, bad, twin])
     engine = engine_of(small, async_scheduling=async_scheduling, **settings)
     begin()
     first, second, *others = run(engine, [bad, twin, *prompts])
@@ -79,7 +85,7 @@ def test_a_sequence_that_fails_later_keeps_its_tokens_and_others_take_its_prompt
     small, async_scheduling, after
 ):
     prompts = healthy(small)
-    wanted = reference_generate(small, prompts, 12)
+    wanted = all_continued(small, prompts)
     engine = engine_of(small, async_scheduling=async_scheduling)
     forward, launch, failing, launched = engine.runner.forward, engine.runner.launch, [], deque()
 
@@ -105,7 +111,7 @@ def test_a_sequence_that_fails_later_keeps_its_tokens_and_others_take_its_prompt
 def test_poison_that_an_aborted_prompt_left_is_found_out_by_the_first_that_shares_it(small, poisoned):
     begin, end = poisoned
     text = [POISON, *healthy(small)[4][1:]]
-    [wanted] = reference_generate(small, [text], 12)
+    [wanted] = all_continued(small, [text])
     engine = engine_of(small, max_num_batched_tokens=8)
     begin()
     engine.add(seq := Sequence(text, params(4)))
@@ -128,7 +134,7 @@ def served(request, small: GPT2) -> LLM:
 def test_a_stream_s_bad_request_ends_alone_and_its_message_comes_with_it(served, small, poisoned):
     """A stream and another caller's generate, whose steps meet the bad request."""
     begin, _ = poisoned
-    given = reference_generate(small, healthy(small), 3)
+    given = all_continued(small, healthy(small), 3)
     prompts, wanted = zip(
         *((prompt, ids) for prompt, ids in zip(healthy(small), given, strict=True) if POISON not in ids), strict=True
     )

@@ -8,32 +8,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from oracles import assert_right, small_llama, small_model
-from small_engines import engine_of, requests
+from oracles import assert_right, model_of
+from small_engines import engine_of, requests, run_out, widened
 
-from roseinfer.drive import drive
 from roseinfer.engine.engine import Engine
 from roseinfer.models import Model, random_model
 from roseinfer.models.weights import prepared_copy
 from roseinfer.sampling import NO_TOKEN
 
-MODELS = {
-    "gpt2": small_model,
-    "gpt2, 2 KV heads": lambda: small_model(num_kv_heads=2),
-    "llama": lambda: small_llama("llama"),
-    "qwen2": lambda: small_llama("qwen2"),
-    "qwen3": lambda: small_llama("qwen3"),
-}
-
-
-def widened(model: Model) -> Model:
-    """A model like it whose widths are multiples of 64, as products in 8 and 4 bits read them without padding."""
-    sizes = {"hidden_size": 64, "head_dim": 16, "num_heads": 4, "intermediate_size": 128}
-    wide = random_model(replace(model.config, **sizes), seed=1)
-    for parameter in wide.parameters():
-        if parameter.dim() > 1:
-            parameter.mul_(6)
-    return wide
+MODELS = ("gpt2", "gpt2, 2 KV heads", "llama", "qwen2", "qwen3")
 
 
 def pair(model: Model, quantization: str | None = None) -> tuple[Engine, Engine]:
@@ -48,8 +31,6 @@ def steps(engine: Engine, lengths: list[int], tokens: Iterable[torch.Tensor] = (
     """Logits of each step and the tokens that it chooses, with chunks of prompts, prompts beside decodes, and decodes
     alone. tokens: of each step, to go on with instead of its own."""
     given = iter(tokens)
-    for seq in requests(engine.model, lengths, max_tokens=6):
-        engine.add(seq)
     seen, forward = [], engine.runner.compute
 
     def step(batch):
@@ -58,8 +39,7 @@ def steps(engine: Engine, lengths: list[int], tokens: Iterable[torch.Tensor] = (
         return logits, next(given, tokens)
 
     engine.runner.compute = step
-    for _ in drive(engine):
-        engine.blocks.check()
+    run_out(engine, requests(engine.model, lengths, max_tokens=6))
     return seen
 
 
@@ -67,7 +47,7 @@ def steps(engine: Engine, lengths: list[int], tokens: Iterable[torch.Tensor] = (
 @pytest.mark.parametrize("quantization", [None, "int8", "int4"])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_step_gives_what_the_modules_give(name, quantization):
-    model = MODELS[name]()
+    model = model_of(name)
     whole, modules = pair(widened(model) if quantization else model, quantization)
     close = 2e-4 if quantization is None else 0.05  # with fewer bits x is rounded on the way in
     ours = steps(whole, [5, 30, 13, 1])
@@ -98,10 +78,7 @@ def logits_by_length(engine: Engine, num_beside: int) -> torch.Tensor:
         return work(step, batch, last, seen)
 
     engine.runner.work = noted
-    for each in (*others[:num_beside], seq):
-        engine.add(each)
-    for _ in drive(engine):
-        engine.blocks.check()
+    run_out(engine, (*others[:num_beside], seq))
     return torch.stack([found[length] for length in range(30, 39)])
 
 
@@ -110,7 +87,7 @@ def logits_by_length(engine: Engine, num_beside: int) -> torch.Tensor:
 @pytest.mark.parametrize("name", ["gpt2", "qwen3"])
 def test_logits_are_the_same_bits_whatever_the_batch_the_chunks_and_the_drafts(name, quantization):
     """With fewer bits a last bit that differs may round a value of x the other way, and then a token differs."""
-    model = prepared_copy(widened(MODELS[name]()), quantization)
+    model = prepared_copy(widened(model_of(name)), quantization)
     alone = logits_by_length(engine_of(model), 0)
     for num_beside, settings in (
         (3, {}),
@@ -129,20 +106,15 @@ def test_logits_are_the_same_bits_whatever_the_batch_the_chunks_and_the_drafts(n
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_tokens_are_those_of_both_oracles(name):
-    model = MODELS[name]()
-    engine = engine_of(prepared_copy(model))
+    model = model_of(name)
     seqs = requests(model, [5, 30, 13, 1, 21], max_tokens=9)
-    for seq in seqs:
-        engine.add(seq)
-    for _ in drive(engine):
-        engine.blocks.check()
-    assert_right(model, seqs)
+    assert_right(model, run_out(engine_of(prepared_copy(model)), seqs))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "qwen3"])
 def test_bfloat16_is_as_near_as_the_modules_are(name):
-    exact = MODELS[name]()
+    exact = model_of(name)
     model = deepcopy(exact).to(torch.bfloat16)
     whole, modules = pair(model)
     reference, _ = pair(exact)
@@ -153,7 +125,7 @@ def test_bfloat16_is_as_near_as_the_modules_are(name):
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_a_row_that_is_not_finite_gets_no_token_and_spoils_no_other(name):
-    model = MODELS[name]()
+    model = model_of(name)
     clean = steps(pair(model)[0], [3, 5])
     spoilt = deepcopy(model)
     with torch.no_grad():
@@ -170,15 +142,5 @@ def test_models_that_it_does_not_compute_keep_their_modules(small):
     assert engine_of(small).runner.whole is None, "its matrices are as they were loaded"
     odd = random_model(replace(small.config, intermediate_size=97), seed=1)
     assert engine_of(prepared_copy(odd)).runner.whole is None, "a row of 97 has no pairs"
-    assert_right(odd, run(odd))
+    assert_right(odd, run_out(engine_of(prepared_copy(odd)), requests(odd, [5, 30], max_tokens=5)))
     assert engine_of(prepared_copy(small, "int8")).runner.whole is None, "a row of 32 is no whole group of 64"
-
-
-def run(model: Model):
-    engine = engine_of(prepared_copy(model))
-    seqs = requests(model, [5, 30], max_tokens=5)
-    for seq in seqs:
-        engine.add(seq)
-    for _ in drive(engine):
-        engine.blocks.check()
-    return seqs

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from served import BLOCKS
+from served import BLOCKS, copied
 
 from roseinfer.llm.llm import LLM
 from roseinfer.models import GPT2
@@ -13,6 +15,12 @@ from roseinfer.models import GPT2
 def llm(tiny: GPT2) -> LLM:
     """Three requests at a time, so that some wait."""
     return LLM(tiny, tokenizer="tiny", max_num_seqs=3, block_size=16, num_kvcache_blocks=BLOCKS)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The bundled model, whose requests without params and whose end tokens no generation_config.json names."""
+    return copied(tmp_path, "generation_config.json")
 
 
 @pytest.fixture(autouse=True)

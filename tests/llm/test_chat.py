@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import gc
 import json
-import shutil
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 import pytest
+from served import TOKENIZER, copied
 from tiers import in_every_run
 from tokenizers import Tokenizer, processors
 
 from roseinfer.llm.chat import ChatTemplate
 from roseinfer.llm.llm import LLM
+from roseinfer.llm.worker import Worker
 from roseinfer.paths import TINY
 from roseinfer.sequence import SamplingParams
 
@@ -36,9 +39,7 @@ PARAMS = SamplingParams(max_tokens=4, ignore_eos=True)
 def folder_with(path: Path, template: str | None, as_file: bool = False) -> Path:
     """The bundled model, whose tokenizer puts BOS before each text, as Llama's does, with a chat template."""
     path.mkdir()
-    for name in ("config.json", "generation_config.json", "model.safetensors", "tokenizer_config.json"):
-        shutil.copy(TINY / name, path / name)
-    tokenizer = Tokenizer.from_file(str(TINY / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(copied(path) / "tokenizer.json"))
     tokenizer.post_processor = processors.TemplateProcessing("<|endoftext|> $A", special_tokens=[("<|endoftext|>", 0)])
     tokenizer.save(str(path / "tokenizer.json"))
     if template and as_file:
@@ -47,6 +48,14 @@ def folder_with(path: Path, template: str | None, as_file: bool = False) -> Path
         config = json.loads((TINY / "tokenizer_config.json").read_text()) | {"chat_template": template}
         (path / "tokenizer_config.json").write_text(json.dumps(config))
     return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_process() -> Iterator[None]:
+    """All tests render in one process: to start one takes longer than most of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("roseinfer.llm.chat.Worker", cache(Worker))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +221,7 @@ def test_a_conversation_may_bring_its_template(llm, tmp_path, tiny):
     assert llm.chat(HELLO, PARAMS)[0].prompt.endswith("[assistant]")
     without = LLM(str(folder_with(tmp_path / "model", None)), device="cpu", num_kvcache_blocks=16)
     assert without.chat(HELLO, PARAMS, chat_template=own)[0].prompt == "<|endoftext|>Return a new!"
-    no_folder = LLM(tiny, tokenizer=Tokenizer.from_file(str(TINY / "tokenizer.json")), num_kvcache_blocks=16)
+    no_folder = LLM(tiny, tokenizer=TOKENIZER, num_kvcache_blocks=16)
     assert no_folder.chat(HELLO, PARAMS, chat_template=own)[0].prompt == "Return a new!"
 
 
@@ -319,7 +328,8 @@ def test_threads_get_their_own_texts(tmp_path):
         assert list(rendered) == texts
 
 
-def test_the_process_of_a_template_ends_with_it(tmp_path):
+def test_the_process_of_a_template_ends_with_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("roseinfer.llm.chat.Worker", Worker)
     chat = ChatTemplate.of(str(folder_with(tmp_path / "model", "ok")))
     process = chat._renderer._process
     assert process.poll() is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import warnings
 from pathlib import Path
 
@@ -13,15 +12,7 @@ from served import TEXTS, TOKENIZER
 from roseinfer.llm.llm import LLM
 from roseinfer.llm.loading import default_params
 from roseinfer.models import ModelLoadError
-from roseinfer.paths import TINY
 from roseinfer.sequence import SamplingParams
-
-
-@pytest.fixture
-def folder(tmp_path) -> Path:
-    for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(TINY / name, tmp_path / name)
-    return tmp_path
 
 
 def write(folder: Path, **settings: object) -> None:

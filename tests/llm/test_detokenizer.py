@@ -69,7 +69,7 @@ def cut_anywhere(kind: str) -> st.SearchStrategy[tuple[list[int], list[int]]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(data=st.data())
 def test_the_text_continues_the_prompts_and_repeats_none_of_it(kind, data):
     """Prompt and text are the text of all tokens. If the new tokens change the end of the prompt's own text, the text

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 from served import TEXTS, TOKENIZER, params
 
 from roseinfer.llm.llm import LLM
-from roseinfer.paths import TINY
 from roseinfer.structured_outputs import StructuredOutputsParams
 
 END, OTHER = TOKENIZER.token_to_id("<|endoftext|>"), 300
-
-
-@pytest.fixture
-def folder(tmp_path) -> Path:
-    for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(TINY / name, tmp_path / name)
-    return tmp_path
 
 
 def name_ends(folder: Path, in_config: object, in_generation: object, in_tokenizer: str | None) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from oracles import prompts_of, values_of
-from served import BLOCKS, IDS, TEXTS, TOKENIZER, params, texts
+from served import BLOCKS, IDS, TEXTS, TOKENIZER, copied, params, texts
 
 import roseinfer
 from roseinfer.engine.runner import copied_to_host
@@ -19,6 +19,7 @@ from roseinfer.models.weights import held_bytes, prepare_weights
 from roseinfer.paths import TINY
 from roseinfer.reference import hf_generate, reference_generate, reference_logits
 from roseinfer.sequence import SamplingParams, Sequence
+from stages import PrefixCache
 
 # What comes out
 
@@ -153,9 +154,8 @@ def test_stop_strings_cut_the_text_and_free_the_request(llm):
 
 def test_longest_output_first_refuses_what_may_end_sooner(tiny):
     llm = LLM(tiny, tokenizer="tiny", scheduling_policy="longest_output", num_kvcache_blocks=3)
-    for unknown in (params(ignore_eos=False), params(stop="a"), params(stop_token_ids=[3])):
-        with pytest.raises(ValueError, match=r"^prompts\[0\]: scheduling_policy='longest_output' has to know how many"):
-            llm.generate(TEXTS, unknown)
+    with pytest.raises(ValueError, match=r"^prompts\[0\]: scheduling_policy='longest_output' has to know how many"):
+        llm.generate(TEXTS, params(stop="a"))
 
 
 def test_the_lower_priority_goes_first(tiny):
@@ -180,6 +180,17 @@ def test_what_was_computed_is_not_computed_again_until_it_is_forgotten(llm):
     assert not cache.entries and llm.engine.blocks.num_free == BLOCKS
     llm.generate(prompt, params(2))
     assert cache.num_found_tokens - before == 32
+
+
+def test_what_a_stage_has_cached_and_computed_is_its_own_business(tiny):
+    llm = LLM(tiny, tokenizer="tiny", stage=PrefixCache, block_size=16, num_kvcache_blocks=8)
+    wanted = reference_generate(tiny, [[7] * 40], 3)
+    for _ in range(2):
+        assert [output.outputs[0].token_ids for output in llm.generate([[7] * 40], params(3))] == wanted
+    counters = llm.engine.metrics.counters()
+    assert (counters["new_tokens"], counters["tokens"], counters["prefix_cache_hit_rate"]) == (6, 0, None)
+    with pytest.raises(ValueError, match="^reset_prefix_cache is for the engine: a stage has no call that forgets"):
+        llm.reset_prefix_cache()
 
 
 # Samples
@@ -353,8 +364,7 @@ def test_without_a_tokenizer_token_ids_are_served_and_text_is_refused(small):
 
 
 def test_a_folder_without_a_tokenizer(tmp_path, llm):
-    for name in ("config.json", "generation_config.json", "model.safetensors"):
-        (tmp_path / name).symlink_to(TINY / name)
+    copied(tmp_path, "tokenizer.json", "tokenizer_config.json")
     bare = LLM(str(tmp_path), device="cpu", num_kvcache_blocks=4)
     [output] = bare.generate(IDS[0], params(5))
     assert output.outputs[0].token_ids == llm.generate(IDS[0], params(5))[0].outputs[0].token_ids

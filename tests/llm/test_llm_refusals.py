@@ -7,7 +7,6 @@ from served import IDS, TEXTS, params, texts
 
 from roseinfer.llm.llm import LLM
 from roseinfer.models import load_tokenizer
-from roseinfer.sequence import SamplingParams, Sequence
 
 
 @pytest.mark.parametrize(
@@ -58,6 +57,7 @@ def test_one_params_or_one_for_each(llm, given):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
+        ({"max_num_batched_tokens": 0}, "max_num_batched_tokens must be an integer of at least 1, got 0"),
         ({"max_num_batched_tokens": 32}, "max_num_batched_tokens=32 is less than a step of max_num_seqs=64 sequences"),
         ({"scheduling_policy": None}, "scheduling_policy must be one of fcfs, shortest, longest_output, packed, or"),
         ({"enable_prefix_caching": "no"}, "enable_prefix_caching must be True or False, got 'no'"),
@@ -123,8 +123,3 @@ def test_a_tokenizer_that_cuts_or_pads_prompts_is_refused(tiny):
 def test_a_model_has_its_own_dtype_and_device(tiny, given):
     with pytest.raises(ValueError, match=f"^{next(iter(given))}='.*' is for a spec: a Model has its own$"):
         LLM(tiny, **given)
-
-
-def test_the_engine_itself_sees_no_text(llm):
-    with pytest.raises(ValueError, match=r"^stop=\('a',\) needs a tokenizer: use roseinfer.LLM, or stop_token_ids$"):
-        llm.engine.add(Sequence([1], SamplingParams(stop="a")))

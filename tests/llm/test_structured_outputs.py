@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from served import IDS, TEXTS, TOKENIZER, params, texts
+from served import IDS, TEXTS, TOKENIZER, drafting_always, params, texts
 from tokenizers_of_all_kinds import KINDS, tokenizer_of
 
 from roseinfer.llm.grammar import Grammars
@@ -57,10 +57,7 @@ def asked(**wanted) -> SamplingParams:
 @pytest.fixture(scope="module", params=WAYS)
 def any_llm(request: pytest.FixtureRequest, tiny: GPT2) -> LLM:
     sizes = {"max_num_seqs": 8, "block_size": 16, "num_kvcache_blocks": 64}
-    llm = LLM(tiny, tokenizer="tiny", **sizes | WAYS[request.param])
-    if llm.engine.speculation:
-        llm.engine.speculation.payoff.is_worth = lambda num_seqs, num_drafts: True
-    return llm
+    return drafting_always(LLM(tiny, tokenizer="tiny", **sizes | WAYS[request.param]))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ import pytest
 import torch
 from oracles import prompts_of, small_llama, small_model, values_of
 from processes import wait_until_gone
+from served import drafting_always
+from tiers import in_every_run
 
 from roseinfer.llm.llm import LLM
 from roseinfer.models import Model
@@ -23,16 +25,16 @@ pytestmark = pytest.mark.slow
 MAKERS: dict[str, Callable[[], Model]] = {
     "gpt2": small_model,
     "llama": lambda: small_llama("llama", o_bias=True, qkv_bias=True),
-    "qwen2": lambda: small_llama("qwen2"),
+    "qwen2": lambda: small_llama("qwen2"),  # at night: test_split.py cuts it, too, and what follows is llama's
 }
 SIZES = {"num_kvcache_blocks": 24, "block_size": 8, "max_num_seqs": 6, "max_num_batched_tokens": 24}
 LENGTHS = (3, 17, 40, 9, 1, 26)
 GREEDY = SamplingParams(temperature=0, max_tokens=24)
 
 
-@pytest.fixture(scope="module", params=MAKERS)
+@pytest.fixture(scope="module", params=in_every_run({name: (name,) for name in MAKERS}, ("gpt2", "llama")))
 def pair(request: pytest.FixtureRequest) -> Iterator[tuple[LLM, LLM, Model]]:
-    """The same model in two processes, and in one."""
+    """The same model in two processes, and in one. The last test of each pair closes the first."""
     model = MAKERS[request.param]()
     with LLM(model, tensor_parallel_size=2, **SIZES) as two:
         yield two, LLM(model, **SIZES), model
@@ -110,13 +112,14 @@ def test_a_trace_of_a_step_shows_two_all_reduces_a_layer(pair: tuple[LLM, LLM, M
     assert trace.count("roseinfer.parallel.all_reduce") == 2 * model.config.num_layers
 
 
-def test_drafts_from_the_text_are_verified_on_all_ranks() -> None:
-    model = small_model(num_kv_heads=2)
-    speculative = {"method": "ngram", "num_tokens": 3, "prompt_lookup_min": 1}
-    with LLM(model, tensor_parallel_size=2, speculative=speculative, **SIZES) as llm:
-        llm.engine.speculation.payoff.is_worth = lambda *sizes: True
-        prompts = [[1, 2, 3, 1, 2, 3, 1, 2], *prompts_of((5, 20), 97)]
-        assert token_ids(llm, prompts, GREEDY) == reference_generate(model, prompts, GREEDY.max_tokens)
+def test_a_closed_llm_says_so_and_its_processes_are_gone(pair: tuple[LLM, LLM, Model]) -> None:
+    two, _, _ = pair
+    [pid] = pids(two)
+    two.close()
+    two.close()
+    wait_until_gone(pid)
+    with pytest.raises(RankFailed, match="the LLM was closed"):
+        two.generate([[1]], GREEDY)
 
 
 def test_a_spec_has_its_tokenizer_its_prepared_matrices_and_its_texts() -> None:
@@ -142,7 +145,12 @@ def pids(llm: LLM) -> list[int]:
     return [other.process.pid for other in llm._ranks._others.others]
 
 
-def test_a_killed_rank_is_named_once_and_for_all(llm: LLM) -> None:
+def test_drafts_from_the_text_are_verified_on_all_ranks_and_a_killed_one_is_named_once_and_for_all() -> None:
+    model = small_model(num_kv_heads=2)
+    speculative = {"method": "ngram", "num_tokens": 3, "prompt_lookup_min": 1}
+    llm = drafting_always(LLM(model, tensor_parallel_size=2, speculative=speculative, **SIZES))
+    prompts = [[1, 2, 3, 1, 2, 3, 1, 2], *prompts_of((5, 20), 97)]
+    assert token_ids(llm, prompts, GREEDY) == reference_generate(model, prompts, GREEDY.max_tokens)
     [pid] = pids(llm)
     stream = llm.stream([[1, 2, 3]], SamplingParams(temperature=0, max_tokens=150, ignore_eos=True))
     next(stream)
@@ -175,15 +183,6 @@ def test_an_error_of_rank_0_in_the_middle_of_a_step_ends_all(llm: LLM, monkeypat
     wait_until_gone(pid)
 
 
-def test_a_closed_llm_says_so_and_its_processes_are_gone(llm: LLM) -> None:
-    [pid] = pids(llm)
-    llm.close()
-    llm.close()
-    wait_until_gone(pid)
-    with pytest.raises(RankFailed, match="the LLM was closed"):
-        llm.generate([[1]], GREEDY)
-
-
 @pytest.mark.nightly
 def test_three_others_end_when_one_of_them_is_killed() -> None:
     with LLM(small_model(), tensor_parallel_size=4, **SIZES) as llm:
@@ -196,6 +195,7 @@ def test_three_others_end_when_one_of_them_is_killed() -> None:
             wait_until_gone(pid)
 
 
+@pytest.mark.nightly  # it closes the LLM, as test_a_closed_llm_says_so_and_its_processes_are_gone does
 def test_an_error_after_the_start_leaves_no_process() -> None:
     before = children()
     with pytest.raises(ValueError, match="kv_cache_memory_bytes gives the KV cache 1 bytes"):

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import torch
-from oracles import assert_logits_close, prompts_of, small_model
+from oracles import assert_logits_close, model_of, prompts_of
 
 from roseinfer.generate import begin
 from roseinfer.sequence import SamplingParams, Sequence
 
-MODEL = small_model()
+MODEL = model_of("gpt2")
 LENGTHS = (5, 1, 13, 8, 30)
+
+
+def ready(stage_class, model, lengths, block_size=64):
+    """A stage and a batch of such prompts that is ready to decode for up to 60 tokens."""
+    stage = stage_class(model, num_blocks=8 * len(lengths), block_size=block_size)
+    params = SamplingParams(max_tokens=60, ignore_eos=True)
+    return stage, begin(stage, prompts_of(lengths, model.config.vocab_size), params)
 
 
 def running(stage_class, model, **sizes):

@@ -1,4 +1,4 @@
-"""The first post's counts, exactly: GPT-2 small's shape, a batch of 8, one decode step."""
+"""The first post's counts, exactly: GPT-2 small's layers and heads, a batch of 8, one decode step."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def some(ops: dict[str, int]) -> dict[str, int]:
     return {op: n for op, n in ops.items() if n}
 
 
-def test_naive_gather(gpt2_shape):
-    ops = step_counts(NaiveCat, gpt2_shape, GATHER, [4] * BATCH)
+def test_naive_gather(gpt2_layers):
+    ops = step_counts(NaiveCat, gpt2_layers, GATHER, [4] * BATCH)
     each = {"cat": 24, "zeros": 96, "zeros_like": 96, "copy_": 192}
     assert {op: ops[f"aten::{op}"] for op in each} == each
-    mixed = step_counts(NaiveCat, gpt2_shape, GATHER, [4] * 7 + [9])
+    mixed = step_counts(NaiveCat, gpt2_layers, GATHER, [4] * 7 + [9])
     shorter = LAYERS * 7 * 2  # each (layer, shorter sequence) is padded, K and V
     assert mixed["aten::cat"] == 24 + shorter and mixed["aten::zeros"] == 96 + shorter
 
@@ -58,8 +58,8 @@ def test_naive_gather(gpt2_shape):
     [[4] * 8, [4] * 7 + [9], [1, 2, 3, 4, 5, 6, 7, 8], [64] * 8, [3] * 7 + [70], [6] * 8],
     ids=["equal", "one longest", "all different", "full blocks", "two blocks", "large"],
 )
-def test_preallocated_gather(gpt2_shape, lengths):
-    ops = step_counts(PreallocGather, gpt2_shape, GATHER, lengths)
+def test_preallocated_gather(gpt2_layers, lengths):
+    ops = step_counts(PreallocGather, gpt2_layers, GATHER, lengths)
     rule = batch(lengths).gather_ops()
     assert {op: ops[op] for op in rule} == rule
     assert set(ops) - set(rule) <= {"aten::alias"}  # of a full block, x[:, 0:64, :] is x itself
@@ -69,9 +69,9 @@ def test_preallocated_gather(gpt2_shape, lengths):
         assert ops["aten::copy_"] == 192
 
 
-def test_append(gpt2_shape):
-    before = step_counts(PreallocGather, gpt2_shape, APPEND, [4] * BATCH)
-    after = step_counts(SelectAppend, gpt2_shape, APPEND, [4] * BATCH)
+def test_append(gpt2_layers):
+    before = step_counts(PreallocGather, gpt2_layers, APPEND, [4] * BATCH)
+    after = step_counts(SelectAppend, gpt2_layers, APPEND, [4] * BATCH)
     assert (before["aten::select"], before["aten::copy_"]) == (576, 192)
     assert (after["aten::select"], after["aten::copy_"]) == (408, 192)
     assert before == some(batch([4] * BATCH).append_ops(select_first=False))

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
+from checked_stages import ready
 from oracles import prompts_of
 
-from roseinfer.generate import begin, decode_step
+from roseinfer.generate import decode_step
 from roseinfer.profiling import bytes_copied, count_ops, stage_ops, trace_once
-from roseinfer.sequence import SamplingParams, Sequence
+from roseinfer.sequence import Sequence
 from stages import OneTable
-
-GREEDY = SamplingParams(max_tokens=60, ignore_eos=True)
-
-
-def ready(model, lengths, stage_class=OneTable):
-    stage = stage_class(model, num_blocks=8 * len(lengths), block_size=16)
-    return stage, begin(stage, prompts_of(lengths, model.config.vocab_size), GREEDY)
 
 
 @pytest.mark.parametrize("lengths", [[5], [16] * 6, [1, 70, 15, 64]], ids=str)
 def test_a_step_writes_a_row_a_sequence_whatever_the_layers(small, lengths):
-    stage, seqs = ready(small, lengths)
+    stage, seqs = ready(OneTable, small, lengths, 16)
     for _ in range(3):
         before = stage.rows_built
         decode_step(stage, seqs)
@@ -30,7 +24,7 @@ def test_a_step_writes_a_row_a_sequence_whatever_the_layers(small, lengths):
 
 
 def test_a_decode_has_no_append_and_makes_no_tensor_from_a_list(small):
-    stage, seqs = ready(small, [5, 30, 16])
+    stage, seqs = ready(OneTable, small, [5, 30, 16], 16)
     assert not count_ops(lambda: decode_step(stage, seqs), span="roseinfer.kv.append_token")
     ops = stage_ops(trace_once(lambda: stage.decode(seqs)))
     started = ("lift_fresh", "index_put_", "index", "stack", "cat", "copy_", "zeros", "_local_scalar_dense")
@@ -53,7 +47,7 @@ def test_inputs_lie_at_the_same_addresses_whatever_the_batch(small):
             seen.append([x.data_ptr() for x in (*self.noted, *step.inputs, step.out)])
             return step
 
-    stage, seqs = ready(small, [5, 30, 16], Noting)
+    stage, seqs = ready(Noting, small, [5, 30, 16], 16)
     for _ in range(4):
         decode_step(stage, seqs)
     stage.free(seqs.pop(0))

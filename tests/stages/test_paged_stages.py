@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from checked_stages import ready
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import prompts_of
@@ -23,13 +24,7 @@ GATHER = "roseinfer.decode_step_sessions.build_batched_past"
 TABLES = "roseinfer.decode_step_sessions.build_block_tables"
 TO_DEVICE = "roseinfer.decode_step_sessions.h2d_block_tables"
 APPEND = "roseinfer.kv.append_token"
-GREEDY = SamplingParams(max_tokens=60, ignore_eos=True)
 by_name = pytest.mark.parametrize("stage_class", PAGED, ids=lambda cls: cls.name)
-
-
-def ready(stage_class, model, lengths, block_size=64):
-    stage = stage_class(model, num_blocks=8 * len(lengths), block_size=block_size)
-    return stage, begin(stage, prompts_of(lengths, model.config.vocab_size), GREEDY)
 
 
 @pytest.mark.parametrize("lengths", [[5], [5] * 8, [1, 70, 3, 64]], ids=str)
@@ -92,17 +87,6 @@ def test_more_blocks_than_a_row_has_are_refused_and_not_cut(small, stage_class):
     assert stage.max_blocks == 3
     with pytest.raises(ValueError, match="blocks must be at most max_blocks=3, got 4"):
         stage.padded_row([0, 1, 2, 3])
-
-
-@by_name
-def test_a_sequence_at_the_models_last_position_is_refused_before_anything_is_written(small, stage_class):
-    stage, [seq] = ready(stage_class, small, [192 - 60])
-    for _ in range(60):
-        decode_step(stage, [seq])
-    assert len(seq) == 193 and seq.num_cached_tokens == 192
-    with pytest.raises(ValueError, match="193 tokens, max_model_len=192"):
-        stage.decode([seq])
-    assert seq.num_cached_tokens == 192
 
 
 @by_name

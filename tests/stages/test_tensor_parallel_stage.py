@@ -20,6 +20,7 @@ from stages import s21_tensor_parallel as stage_21
 sys.path.append(str(Path(__file__).parents[1] / "parallel"))
 from processes import wait_until_gone
 
+pytestmark = pytest.mark.slow
 PARAMS = SamplingParams(max_tokens=9, temperature=0, ignore_eos=True)
 
 
@@ -27,7 +28,6 @@ def stage_of(model, **sizes):
     return TensorParallel(model, **{"num_blocks": 24, "block_size": 8} | sizes)
 
 
-@pytest.mark.slow
 def test_a_rank_has_half_of_the_heads_and_of_the_pool():
     model = small_llama("qwen2")
     stage = stage_of(model)
@@ -61,7 +61,6 @@ def test_stages_share_one_second_rank_and_run_in_turns():
         assert_right(model, seqs)
 
 
-@pytest.mark.slow
 def test_the_part_of_a_stage_that_is_gone_is_dropped_with_the_next_step():
     model = small_model()
     kept, gone = stage_of(model), stage_of(model)
@@ -103,7 +102,6 @@ def test_threads_are_as_before_after_a_step():
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_the_second_rank_ends_with_the_first_one():
     code = """
 from course.contract.small_models import small_model

@@ -9,7 +9,6 @@ import torch
 from small_engines import engine_of
 
 from roseinfer.engine.engine import Engine
-from roseinfer.llm.llm import LLM
 from roseinfer.models import Model
 from roseinfer.sequence import Sequence
 
@@ -30,15 +29,10 @@ def similar(model: Model) -> Model:
     return near
 
 
-def always(drafting: Engine | LLM) -> None:
-    """Draft in every step, whatever the clock says."""
-    engine = drafting.engine if isinstance(drafting, LLM) else drafting
-    engine.speculation.payoff.is_worth = lambda num_seqs, num_drafts: True
-
-
 def drafting_engine(model: Model, speculative: dict = NGRAM, **settings) -> Engine:
+    """An engine that drafts in every step, whatever the clock says."""
     engine = engine_of(model, speculative=speculative, **settings)
-    always(engine)
+    engine.speculation.payoff.is_worth = lambda num_seqs, num_drafts: True
     return engine
 
 

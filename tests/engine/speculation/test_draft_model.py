@@ -5,18 +5,15 @@ from __future__ import annotations
 import pytest
 from drafting import draft_model, drafting_engine
 from oracles import assert_right, prompts_of
-from small_engines import assert_empty, requests
+from small_engines import requests, run_out
 
-from roseinfer.drive import drive
 from roseinfer.sequence import SamplingParams, Sequence
 
 pytestmark = pytest.mark.slow
 
 
 def run(engine, seqs):
-    for _ in drive(engine, seqs):
-        engine.blocks.check()
-    assert_empty(engine)
+    run_out(engine, seqs)
     assert engine.metrics.num_accepted == engine.metrics.num_drafted, "the model disagrees with itself"
 
 

@@ -6,12 +6,12 @@ import json
 from dataclasses import replace
 
 import pytest
+from served import copied
 
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.speculation.settings import SpeculativeConfig
 from roseinfer.llm.llm import LLM
 from roseinfer.models import random_model
-from roseinfer.paths import TINY
 from roseinfer.planning.sizes import PlannedEngine
 from roseinfer.simulator.replica import EngineSetting
 
@@ -63,9 +63,8 @@ KEYS = "method, num_tokens, prompt_lookup_max, prompt_lookup_min, model, quantiz
             "model must be a Model or a spec such as 'tiny' or 'random:gpt2', got 7",
         ),
         (
-            {"method": "draft_model", "model": "random:gpt2"},
-            "speculative['model'] has a vocabulary of 50,257 tokens, allowed: the 2,048 of the model that it drafts "
-            "for",
+            {"method": "draft_model", "model": "random:tiny-llama"},
+            "speculative['model'] has a vocabulary of 512 tokens, allowed: the 2,048 of the model that it drafts for",
         ),
     ],
     ids=str,
@@ -93,10 +92,7 @@ def test_a_draft_model_with_too_few_positions(small):
 
 
 def test_a_draft_model_with_other_tokens(tmp_path):
-    for file in TINY.iterdir():
-        if file.is_file():
-            (tmp_path / file.name).write_bytes(file.read_bytes())
-    tokens = tmp_path / "tokenizer.json"
+    tokens = copied(tmp_path) / "tokenizer.json"
     state = json.loads(tokens.read_text())
     first, second = list(state["model"]["vocab"])[300:302]
     vocabulary = state["model"]["vocab"]

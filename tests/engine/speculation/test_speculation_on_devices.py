@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from drafting import NGRAM, draft_model, drafting_engine
-from oracles import small_llama
-from small_engines import assert_empty
+from oracles import model_of
+from small_engines import run_out
 
 from roseinfer.bench.ladder import mixed_prompts
-from roseinfer.drive import drive
 from roseinfer.kernels.paged_triton import TritonAttention
 from roseinfer.models import load_model
 from roseinfer.reference import reference_generate
@@ -19,11 +18,8 @@ pytestmark = pytest.mark.slow
 
 
 def run(engine, prompts, max_tokens) -> list[list[int]]:
-    seqs = [Sequence(prompt, SamplingParams(max_tokens=max_tokens, ignore_eos=True)) for prompt in prompts]
-    for _ in drive(engine, seqs):
-        engine.blocks.check()
-    assert_empty(engine)
-    return [seq.output_ids for seq in seqs]
+    params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+    return [seq.output_ids for seq in run_out(engine, [Sequence(prompt, params) for prompt in prompts])]
 
 
 @pytest.mark.parametrize("method", [lambda model: NGRAM, draft_model], ids=["ngram", "itself"])
@@ -39,8 +35,8 @@ def test_greedy_tokens_on_every_device(method, device):
 
 @pytest.mark.needs_triton
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_the_attention_of_a_gpu_takes_drafts_as_chunks(small, name):
-    model = small if name == "gpt2" else small_llama(name)
+def test_the_attention_of_a_gpu_takes_drafts_as_chunks(name):
+    model = model_of(name)
     prompts = mixed_prompts(model, (5, 17))
     engine = drafting_engine(model, draft_model(model, 2), enforce_eager=True)
     for runner in (engine.runner, engine.speculation.proposer.runner):
