@@ -202,9 +202,7 @@ def _check(config: ModelConfig, argument: str, lengths: Sequence[int]) -> None:
             raise ValueError(f"{argument} must lie in 1..{config.max_model_len} (max_model_len), got {length!r}")
 
 
-def _floor(
-    terms: StepTerms, num_seqs: int, num_tokens: int, cached: int, pairs: int, machine: Machine | None
-) -> Floor:
+def _floor(terms: StepTerms, num_seqs: int, num_tokens: int, cached: int, pairs: int, machine: Machine | None) -> Floor:
     """Make the floor of a step. cached: tokens whose K and V are read or written."""
     weights, kv, flops = terms.weight_bytes, terms.kv_bytes * cached, terms.flops(num_seqs, num_tokens, pairs)
     if machine is None:
