@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import weakref
@@ -29,20 +30,10 @@ DENSE = (NaiveCat, PreallocGather, SelectAppend)
 SIZES = {"batch_size": 3, "prompt_len": 5, "max_new_tokens": 6, "repeats": 2}
 
 
-class Ticks:
-    """A clock that is one second later whenever it is read."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        self.now += 1.0
-        return self.now
-
-
 @pytest.fixture(scope="module")
 def result(small: GPT2) -> LadderResult:
-    return ladder(DENSE, small, Ladder(**SIZES), clock=Ticks())
+    """By a clock that is one second later whenever it is read."""
+    return ladder(DENSE, small, Ladder(**SIZES), clock=map(float, itertools.count()).__next__)
 
 
 # The exact facts of a ladder

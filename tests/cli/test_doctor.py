@@ -147,12 +147,12 @@ def test_torch_versions(monkeypatch, version, status):
     assert check.fix == ("" if status == "ok" else doctor.SET_UP)
 
 
-def test_torch_missing(without_module):
-    without_module("torch")
-    check = doctor.probe_torch()
-    assert (check.status, check.required, check.fix) == ("missing", True, doctor.SET_UP)
-    assert "torch" in check.found
-    assert doctor.cuda_available() is False
+@pytest.mark.parametrize("name", ["torch", "numba"])
+def test_a_module_that_everything_needs_is_missing(without_module, name):
+    without_module(name)
+    check = getattr(doctor, f"probe_{name}")()
+    assert (check.status, check.required, check.fix) == ("missing", True, doctor.SET_UP) and name in check.found
+    assert name == "numba" or doctor.cuda_available() is False
     assert doctor.probe_device().status in ("ok", "note")  # the CPU is there without torch
 
 
@@ -243,24 +243,23 @@ def test_smollm2_may_be_missing_and_costs_only_the_cells_that_need_it(monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("absent", "found"),
+    ("probe", "absent", "found", "required"),
     [
-        (["torch-tb-profiler"], "no torch-tb-profiler"),
-        (["tensorboard", "torch-tb-profiler"], "no tensorboard and no torch-tb-profiler"),
+        (doctor.probe_tensorboard, ["torch-tb-profiler"], "no torch-tb-profiler", False),
+        (
+            doctor.probe_tensorboard,
+            ["tensorboard", "torch-tb-profiler"],
+            "no tensorboard and no torch-tb-profiler",
+            False,
+        ),
+        (doctor.probe_jupyterlab, ["jupyterlab"], "missing", True),
     ],
 )
-def test_tensorboard_missing(monkeypatch, absent, found):
-    assert doctor.probe_tensorboard().status == "ok"
+def test_a_part_of_the_course_is_missing(monkeypatch, probe, absent, found, required):
+    assert probe().status == "ok"
     distribution_missing(monkeypatch, *absent)
-    check = doctor.probe_tensorboard()
-    assert (check.found, check.status, check.required, check.fix) == (found, "missing", False, doctor.SET_UP)
-
-
-def test_jupyterlab_missing(monkeypatch):
-    assert doctor.probe_jupyterlab().status == "ok"
-    distribution_missing(monkeypatch, "jupyterlab")
-    check = doctor.probe_jupyterlab()
-    assert (check.status, check.required, check.fix) == ("missing", True, doctor.SET_UP)
+    check = probe()
+    assert (check.found, check.status, check.required, check.fix) == (found, "missing", required, doctor.SET_UP)
 
 
 def test_browser(monkeypatch):

@@ -14,6 +14,8 @@ from course import teach
 from course.teach.journal.predictions import Guess, Predictions
 from roseinfer.paths import DATA
 
+pytestmark = pytest.mark.slow
+
 PAGES = {"light": (255, 255, 255), "dark": (17, 17, 17)}  # of JupyterLab's themes
 LEAST_CONTRAST = 3.9  # no grey has more than 4.35 on both
 
@@ -28,10 +30,7 @@ def of_a_recorded_run(folder):
     return pictures_in(teach.recorded_online(folder).to_html())
 
 
-OF_A_RUN = pytest.param(of_a_recorded_run, marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize("pictures", [of_guesses, OF_A_RUN])
+@pytest.mark.parametrize("pictures", [of_guesses, of_a_recorded_run])
 def test_a_picture_on_the_page_reads_on_both_themes(pictures, tmp_path):
     found = pictures(tmp_path)
     assert found

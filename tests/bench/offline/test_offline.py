@@ -110,8 +110,8 @@ def test_json_has_everything_needed_to_trust_it(result: OfflineResult):
     assert data["arguments"]["max_tokens"] == 6 and data["arguments"]["stages"] == [VectorizedGather.name]
 
 
-def test_a_run_of_one_new_token_tells_the_time_to_first_token():
-    timed = raced("tiny", contenders=["engine"], batch_sizes=[2], prompt_lens=[16], max_tokens=1, repeats=1)
+def test_a_run_of_one_new_token_tells_the_time_to_first_token(spec: str):
+    timed = raced(spec, contenders=["engine"], batch_sizes=[2], prompt_lens=[16], max_tokens=1, repeats=1)
     [row] = timed.rows
     table, note = timed.text().split("\n\n")
     assert table.startswith("prompt of 16 tokens, float32: time to first token in ms, share of the floor")
