@@ -10,7 +10,7 @@ from time import perf_counter
 import torch
 
 Clock = Callable[[], float]
-MOST_REPEATS = "ROSEINFER_REPEATS"  # set where nobody looks at times: in tests, and where a notebook is checked
+MOST_REPEATS = "ROSEINFER_REPEATS"  # set where no time is looked at: in tests, and where a notebook is checked
 
 
 def repeats_of(repeats: int) -> int:

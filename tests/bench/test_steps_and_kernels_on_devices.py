@@ -11,6 +11,8 @@ from roseinfer.bench.decode_step import LAUNCH_S, decode_steps
 from roseinfer.bench.kernel_times import Shape, kernel_times
 from roseinfer.bench.settings import DecodeStep
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_step_is_listed_counted_and_timed(device):
