@@ -24,6 +24,7 @@ from roseinfer.models import load_model, model_config
 from roseinfer.models.weights import prepared_copy
 from roseinfer.profiling import decode_floor
 from roseinfer.profiling.clock import device_clock, seconds_of, seconds_of_calls
+from roseinfer.profiling.floors import PASSES_BUDGET_S, passes
 from roseinfer.profiling.traces.capture import record
 from roseinfer.profiling.traces.trace import DEVICE_WORK
 from roseinfer.sequence import Sequence
@@ -34,7 +35,6 @@ from .settings import DecodeStep
 
 LAUNCH_S = 1.5e-6  # of a kernel in a graph that does next to nothing
 COPIED_BYTES = 2**26, 2**30  # far more than a cache holds: of a CPU, of a GPU
-COPIES = 20
 NAME_WIDTH = 60
 Row = dict[str, Any]
 
@@ -125,7 +125,7 @@ def copy_rate(device: torch.device) -> float:
     source = torch.rand(COPIED_BYTES[device.type == "cuda"] // 4, device=device)
     copy = partial(torch.empty_like(source).copy_, source)
     copy()  # its pages are there now
-    return 2 * source.nbytes / min(seconds_of_calls(copy, device, COPIES))
+    return 2 * source.nbytes / min(passes(copy, str(device), PASSES_BUDGET_S))
 
 
 def steps_of(spec: str, setting: DecodeStep, rate: float) -> Iterator[tuple[Row, list[float]]]:

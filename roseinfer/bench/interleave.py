@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 from typing import Any, TypeVar
 
+from roseinfer.profiling.clock import repeats_of
 from roseinfer.profiling.progress import OnProgress, Progress, RunProgress
 
 from .neighbours import with_waiting
@@ -16,15 +16,11 @@ from .neighbours import with_waiting
 OnStep = Callable[[int, float], None]  # decode tokens of this run so far, and the seconds they took
 T = TypeVar("T")
 Name = TypeVar("Name", bound=Hashable)
-MOST_REPEATS = "ROSEINFER_REPEATS"
 
 
 def turns(names: Sequence[Name], repeats: int, warmup: int = 0) -> Iterator[tuple[int, int, Name]]:
-    """Yield (repeat, position in its round, name): A B C, B C A, C A B, ... Repeats below 0 are the warm-up.
-
-    ROSEINFER_REPEATS limits the repeats, for runs whose times are not looked at.
-    """
-    for repeat in range(-warmup, min(repeats, int(os.environ.get(MOST_REPEATS, repeats)))):
+    """Yield (repeat, position in its round, name): A B C, B C A, C A B, ... Repeats below 0 are the warm-up."""
+    for repeat in range(-warmup, repeats_of(repeats)):
         for position in range(len(names)):
             yield repeat, position, names[(repeat + position) % len(names)]
 

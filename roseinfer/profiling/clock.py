@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from itertools import pairwise
 from time import perf_counter
@@ -9,6 +10,17 @@ from time import perf_counter
 import torch
 
 Clock = Callable[[], float]
+MOST_REPEATS = "ROSEINFER_REPEATS"  # set where no time is looked at: in tests, and where a notebook is checked
+
+
+def repeats_of(repeats: int) -> int:
+    """Return how often to repeat a measurement: as often as asked, but at most ROSEINFER_REPEATS times."""
+    return min(repeats, int(os.environ.get(MOST_REPEATS, repeats)))
+
+
+def budget_of(seconds: float) -> float:
+    """Return for how many seconds to measure one thing again and again: none where ROSEINFER_REPEATS is set."""
+    return 0.0 if MOST_REPEATS in os.environ else seconds
 
 
 def device_clock(device: torch.device, clock: Clock = perf_counter) -> Clock:

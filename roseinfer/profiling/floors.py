@@ -22,7 +22,7 @@ from torch.nn.functional import linear
 from roseinfer.hardware import device_name
 from roseinfer.kernels.onednn import pack, packed_linear, packs
 
-from .clock import seconds_of_calls
+from .clock import budget_of, seconds_of_calls
 from .facts import Facts, HasFacts
 
 if TYPE_CHECKING:
@@ -134,10 +134,8 @@ def decode_floor(
     """
     _check(config, "context_lens", context_lens)
     seqs, tokens = len(context_lens), sum(context_lens)
-    flops = 2 * _matrix_weights(config) * seqs + _attention_flops(config, seen=tokens)
-    weight_bytes = _weight_bytes(config, dtype, positions=len(set(context_lens)))
-    exact = Floor(weight_bytes, _kv_bytes(config, dtype, tokens), flops, batch_size=seqs)
-    return exact if machine is None else _timed(exact, machine)
+    terms = step_terms(config, dtype, positions=len(set(context_lens)))
+    return _floor(terms, seqs, num_tokens=seqs, cached=tokens, pairs=tokens, machine=machine)
 
 
 def prefill_floor(
@@ -152,21 +150,16 @@ def prefill_floor(
     """
     _check(config, "prompt_lens", prompt_lens)
     seqs, tokens = len(prompt_lens), sum(prompt_lens)
-    seen = sum(length * (length + 1) // 2 for length in prompt_lens)
-    output = config.vocab_size * config.hidden_size
-    matrices = (_matrix_weights(config) - output) * tokens + output * seqs
-    flops = 2 * matrices + _attention_flops(config, seen)
-    weight_bytes = _weight_bytes(config, dtype, positions=max(prompt_lens))
-    exact = Floor(weight_bytes, _kv_bytes(config, dtype, tokens), flops, batch_size=seqs)
-    return exact if machine is None else _timed(exact, machine)
+    pairs = sum(length * (length + 1) // 2 for length in prompt_lens)
+    terms = step_terms(config, dtype, positions=max(prompt_lens))
+    return _floor(terms, seqs, num_tokens=tokens, cached=tokens, pairs=pairs, machine=machine)
 
 
 @dataclass(frozen=True)
 class StepTerms:
-    """The least that a step of decodes and prompts in any mix must move and compute, in parts.
+    """The parts of the least that a step must move and compute, whatever decodes and prompts are in it.
 
-    The parts are counted as in decode_floor and prefill_floor. weight_bytes: of a step, with one row of GPT-2's
-    position embedding. kv_bytes: of a token whose K and V are read or written. Operations: token_flops of a token,
+    weight_bytes: of a step. kv_bytes: of a token whose K and V are read or written. Operations: token_flops of a token,
     output_flops of the output matrix for a sequence, pair_flops of a token and one that it attends to, in all layers.
     """
 
@@ -176,17 +169,26 @@ class StepTerms:
     output_flops: int
     pair_flops: int
 
+    def flops(self, num_seqs: int, num_tokens: int, pairs: int) -> int:
+        """Count the operations of a step. pairs: of a token and one that it attends to."""
+        return self.output_flops * num_seqs + self.token_flops * num_tokens + self.pair_flops * pairs
 
-def step_terms(config: ModelConfig, dtype: torch.dtype) -> StepTerms:
-    """Compute the parts of a step's floor. Raises ValueError for an architecture not in ARCHITECTURES."""
+
+def step_terms(config: ModelConfig, dtype: torch.dtype, positions: int = 1) -> StepTerms:
+    """Compute the parts of a step's floor; see decode_floor for what counts.
+
+    positions: how many rows of GPT-2's position embedding are in use. Raises ValueError for an architecture that is not
+    in ARCHITECTURES.
+    """
     _check(config, "positions", [1])
     output = config.vocab_size * config.hidden_size
+    rows = positions if config.architecture == "gpt2" else int(not config.tie_embeddings)
     return StepTerms(
-        weight_bytes=_weight_bytes(config, dtype, positions=1),
-        kv_bytes=_kv_bytes(config, dtype, tokens=1),
+        weight_bytes=(_matrix_weights(config) + _vector_weights(config) + rows * config.hidden_size) * dtype.itemsize,
+        kv_bytes=2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize,
         token_flops=2 * (_matrix_weights(config) - output),
         output_flops=2 * output,
-        pair_flops=_attention_flops(config, seen=1),
+        pair_flops=4 * config.num_layers * config.num_heads * config.head_dim,
     )
 
 
@@ -200,26 +202,14 @@ def _check(config: ModelConfig, argument: str, lengths: Sequence[int]) -> None:
             raise ValueError(f"{argument} must lie in 1..{config.max_model_len} (max_model_len), got {length!r}")
 
 
-def _weight_bytes(config: ModelConfig, dtype: torch.dtype, positions: int) -> int:
-    """Count the bytes of the weights. positions: how many rows of GPT-2's position embedding are in use."""
-    rows = positions if config.architecture == "gpt2" else int(not config.tie_embeddings)
-    return (_matrix_weights(config) + _vector_weights(config) + rows * config.hidden_size) * dtype.itemsize
-
-
-def _kv_bytes(config: ModelConfig, dtype: torch.dtype, tokens: int) -> int:
-    return tokens * 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
-
-
-def _attention_flops(config: ModelConfig, seen: int) -> int:
-    """Count the operations of attention. seen: tokens attended to, summed over all tokens that attend."""
-    return 4 * config.num_layers * config.num_heads * config.head_dim * seen
-
-
-def _timed(floor: Floor, machine: Machine) -> Floor:
-    least = floor.weight_bytes + floor.kv_bytes
-    moving, computing = least / machine.read_rate(least), floor.flops / machine.flops_per_s
+def _floor(terms: StepTerms, num_seqs: int, num_tokens: int, cached: int, pairs: int, machine: Machine | None) -> Floor:
+    """Make the floor of a step. cached: tokens whose K and V are read or written."""
+    weights, kv, flops = terms.weight_bytes, terms.kv_bytes * cached, terms.flops(num_seqs, num_tokens, pairs)
+    if machine is None:
+        return Floor(weights, kv, flops, num_seqs)
+    moving, computing = (weights + kv) / machine.read_rate(weights + kv), flops / machine.flops_per_s
     bound = READING if moving >= computing else ARITHMETIC
-    return Floor(floor.weight_bytes, floor.kv_bytes, floor.flops, floor.batch_size, max(moving, computing), bound)
+    return Floor(weights, kv, flops, num_seqs, max(moving, computing), bound)
 
 
 def _matrix_weights(config: ModelConfig) -> int:
@@ -302,7 +292,7 @@ def _product_rates(device: str, dtype: torch.dtype) -> tuple[float, ...]:
     size, largest = 512, 8192 if device.startswith("cuda") else 2048
     while True:
         rates += _linear_rates(device, dtype, size, size, PASSES_BUDGET_S / 4)
-        if size == largest or 8 * 2 * size**3 / max(rates) > PASSES_BUDGET_S:
+        if size == largest or 8 * 2 * size**3 / max(rates) > budget_of(PASSES_BUDGET_S):
             return tuple(rates)
         size *= 2
 
@@ -333,7 +323,7 @@ def passes(work: Callable[[], object], device: str, budget: float) -> list[float
     where = torch.device(device)
     at_once = 10 if where.type == "cuda" else 1
     times = seconds_of_calls(work, where, max(3, at_once))
-    while sum(times) < budget and len(times) < MOST_PASSES:
+    while sum(times) < budget_of(budget) and len(times) < MOST_PASSES:
         times += seconds_of_calls(work, where, at_once)
     return times
 

@@ -141,13 +141,8 @@ class FloorCost:
 
     def seconds(self, work: StepWork) -> tuple[float, float]:
         num_seqs, num_decodes, prompt_tokens, decode_context, prompt_context, prompt_pairs = work
-        t = self.terms
-        moved = t.weight_bytes + t.kv_bytes * (decode_context + prompt_context)
-        flops = (
-            t.token_flops * (num_decodes + prompt_tokens)
-            + t.output_flops * num_seqs
-            + t.pair_flops * (decode_context + prompt_pairs)
-        )
+        moved = self.terms.weight_bytes + self.terms.kv_bytes * (decode_context + prompt_context)
+        flops = self.terms.flops(num_seqs, num_decodes + prompt_tokens, decode_context + prompt_pairs)
         return self.host_seconds, max(moved / self.read_bytes_per_s, flops / self.flops_per_s)
 
     def to_dict(self) -> dict[str, Any]:

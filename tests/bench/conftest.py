@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from roseinfer.models import GPT2, to_hf
@@ -15,7 +17,10 @@ def spec(small: GPT2, tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-@pytest.fixture(autouse=True)
-def no_progress_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a slow machine they would come between the lines that a test compares."""
-    monkeypatch.setattr("roseinfer.cli.progress.EVERY_S", 3600.0)
+@pytest.fixture(scope="module", autouse=True)
+def no_time_is_judged() -> Iterator[None]:
+    """No run waits until the threads of the one before are idle, and no line of progress comes between others."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("roseinfer.bench.race.wait_until_idle", lambda: None)
+        patch.setattr("roseinfer.cli.progress.EVERY_S", 3600.0)
+        yield

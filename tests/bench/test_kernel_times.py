@@ -21,6 +21,7 @@ from stages import PreallocGather
 SHAPE = Shape(2, 16, 1, 2, 16, 16, "float32")
 
 
+@pytest.mark.slow
 def test_the_command_writes_what_lesson_07_shows(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys):
     monkeypatch.setattr("roseinfer.bench.kernel_times.kernel_times.__defaults__", ((SHAPE,),))
     nothing = recorded_kernels(tmp_path)

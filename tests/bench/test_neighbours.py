@@ -9,7 +9,7 @@ import pytest
 
 from roseinfer.bench.neighbours import busy_sentence, busy_signs, waited_seconds, with_waiting
 
-SPIN = "import time; end = time.perf_counter() + 1\nwhile time.perf_counter() < end: pass"
+SPIN = "import time; end = time.perf_counter() + 0.3\nwhile time.perf_counter() < end: pass"
 
 
 def runs(name, speeds, waited=0.0, seconds=2.0):

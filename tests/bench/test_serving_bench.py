@@ -34,7 +34,7 @@ def port_of(server) -> str:
 
 @pytest.mark.parametrize("stream", ["--stream", "--no-stream"])
 def test_a_load_ends_complete_and_identical(server, tmp_path, capsys, stream):
-    flags = f"-X 20 -T 2 -P {port_of(server)} -O {tmp_path} --malformed 0.1 --cancelled 0.1 --verify tiny {stream}"
+    flags = f"-X 80 -T 0.5 -P {port_of(server)} -O {tmp_path} --malformed 0.1 --cancelled 0.1 --verify tiny {stream}"
     assert main(["bench", "serve", *flags.split()]) == 0
     out = capsys.readouterr().out
     assert "complete answers have the text of tiny offline" in out and "good req/s" in out

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,7 +21,7 @@ from roseinfer.bench.serving.result import ContestResult, contest_rows
 from roseinfer.bench.serving.run import check_answer, contest
 from roseinfer.bench.serving.server_process import ServerProcess
 from roseinfer.bench.settings import Serve
-from roseinfer.cli.main import main
+from roseinfer.cli.main import main, parser
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +44,8 @@ def fake_llama(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return script
 
 
-def test_both_startedanswer_every_request(fake_llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+@pytest.mark.nightly  # beside a load on one server, and the flags of the other below
+def test_both_started_answer_every_request(fake_llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     flags = "--contenders engine,llama-server --model tiny -X 40 -T 0.2 --prompt-len 3-5 --output-len 2-4 --repeats 2"
     assert main(["bench", "serve", *flags.split(), "--slots", "2", "--clients", "2", "-O", str(tmp_path)]) == 0
     out = capsys.readouterr().out
@@ -61,6 +64,24 @@ def test_an_open_loop_of_one_server(fake_llama: Path):
     [row] = result.rows
     assert row["requests"] == 8 and row["itl_p50"] is not None
     assert "40 requests/s for 0.2 s, open loop" in result.text() and "over" not in result.notes()[-1]
+
+
+def test_the_engines_server_is_started_with_flags_that_it_knows(monkeypatch: pytest.MonkeyPatch):
+    typed = []
+
+    @contextmanager
+    def started(name, command):
+        typed.append(command(8123)[3:])  # behind python -m roseinfer
+        yield SimpleNamespace(url="http://here")
+
+    monkeypatch.setattr(servers, "ServerProcess", started)
+    for precision, weights in (("float32", ("float32", None)), ("int8", (None, "int8"))):
+        setting = Serve(contenders=["engine"], **SMALL | {"precision": precision})
+        with ExitStack() as stack:
+            assert servers.start_engine(setting, "tiny", 5, stack).url == "http://here"
+        given = parser().parse_args(typed.pop())
+        assert (given.dtype, given.quantization) == weights and (given.port, given.max_queue) == (8123, 5)
+        assert (given.max_num_seqs, given.num_kvcache_blocks, given.block_size) == (2, 2, 16)
 
 
 def test_a_server_that_ends_says_why(fake_llama: Path):

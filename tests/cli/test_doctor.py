@@ -89,22 +89,20 @@ def test_a_probe_that_falls_ill_costs_its_own_line_only(monkeypatch, no_network)
     assert check.fix == doctor.SET_UP
 
 
-@pytest.mark.parametrize("arguments", [["doctor"], ["doctor", "--json"]], ids=" ".join)
-def test_the_doctor_needs_the_standard_library_alone(arguments):
+def test_the_doctor_needs_the_standard_library_alone():
     """It names each package that is missing, even when all are."""
     folders = [path for path in sys.path if path and "site-packages" not in path]
     code = f"""
 import sys
 sys.path[:] = {[str(ROOT), *folders]!r}
 from roseinfer.cli.main import main
-sys.exit(main({arguments}))
+print(main(["doctor"]), main(["doctor", "--json"]), file=sys.stderr)
 """
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (1, "")
-    if "--json" not in arguments:
-        assert all(f"\n{name} " in done.stdout for name in NAMES.split(", "))
-        return
-    found = {check["what"]: check["status"] for check in json.loads(done.stdout)["checks"]}
+    assert (done.returncode, done.stderr) == (0, "1 1\n")
+    table, brace, values = done.stdout.partition("{\n")
+    assert all(f"\n{name} " in table for name in NAMES.split(", "))
+    found = {check["what"]: check["status"] for check in json.loads(brace + values)["checks"]}
     assert ", ".join(found) == NAMES
     assert found["torch"] == found["JupyterLab"] == "missing" and found["device"] != "missing"
 
@@ -149,12 +147,12 @@ def test_torch_versions(monkeypatch, version, status):
     assert check.fix == ("" if status == "ok" else doctor.SET_UP)
 
 
-def test_torch_missing(without_module):
-    without_module("torch")
-    check = doctor.probe_torch()
-    assert (check.status, check.required, check.fix) == ("missing", True, doctor.SET_UP)
-    assert "torch" in check.found
-    assert doctor.cuda_available() is False
+@pytest.mark.parametrize("name", ["torch", "numba"])
+def test_a_module_that_everything_needs_is_missing(without_module, name):
+    without_module(name)
+    check = getattr(doctor, f"probe_{name}")()
+    assert (check.status, check.required, check.fix) == ("missing", True, doctor.SET_UP) and name in check.found
+    assert name == "numba" or doctor.cuda_available() is False
     assert doctor.probe_device().status in ("ok", "note")  # the CPU is there without torch
 
 
@@ -245,24 +243,23 @@ def test_smollm2_may_be_missing_and_costs_only_the_cells_that_need_it(monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("absent", "found"),
+    ("probe", "absent", "found", "required"),
     [
-        (["torch-tb-profiler"], "no torch-tb-profiler"),
-        (["tensorboard", "torch-tb-profiler"], "no tensorboard and no torch-tb-profiler"),
+        (doctor.probe_tensorboard, ["torch-tb-profiler"], "no torch-tb-profiler", False),
+        (
+            doctor.probe_tensorboard,
+            ["tensorboard", "torch-tb-profiler"],
+            "no tensorboard and no torch-tb-profiler",
+            False,
+        ),
+        (doctor.probe_jupyterlab, ["jupyterlab"], "missing", True),
     ],
 )
-def test_tensorboard_missing(monkeypatch, absent, found):
-    assert doctor.probe_tensorboard().status == "ok"
+def test_a_part_of_the_course_is_missing(monkeypatch, probe, absent, found, required):
+    assert probe().status == "ok"
     distribution_missing(monkeypatch, *absent)
-    check = doctor.probe_tensorboard()
-    assert (check.found, check.status, check.required, check.fix) == (found, "missing", False, doctor.SET_UP)
-
-
-def test_jupyterlab_missing(monkeypatch):
-    assert doctor.probe_jupyterlab().status == "ok"
-    distribution_missing(monkeypatch, "jupyterlab")
-    check = doctor.probe_jupyterlab()
-    assert (check.status, check.required, check.fix) == ("missing", True, doctor.SET_UP)
+    check = probe()
+    assert (check.found, check.status, check.required, check.fix) == (found, "missing", required, doctor.SET_UP)
 
 
 def test_browser(monkeypatch):

@@ -82,13 +82,6 @@ def test_a_numba_that_was_not_tested_or_compiles_nothing(monkeypatch, attribute,
     assert (check.status, check.found, check.fix) == ("note", found, fix)
 
 
-def test_numba_missing(without_module):
-    without_module("numba")
-    check = doctor.probe_numba()
-    assert (check.status, check.required, check.fix) == ("missing", True, doctor.SET_UP)
-    assert "numba" in check.found
-
-
 def test_device_gpu(monkeypatch):
     gpu = SimpleNamespace(name="GPU X", total_memory=80 * 2**30)
     monkeypatch.setattr(doctor, "cuda_available", lambda: True)

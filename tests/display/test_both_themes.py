@@ -5,31 +5,34 @@ from __future__ import annotations
 import base64
 import io
 import re
+import shutil
 
 import pytest
 from PIL import Image
 
 from course import teach
 from course.teach.journal.predictions import Guess, Predictions
+from roseinfer.paths import DATA
+
+pytestmark = pytest.mark.slow
 
 PAGES = {"light": (255, 255, 255), "dark": (17, 17, 17)}  # of JupyterLab's themes
 LEAST_CONTRAST = 3.9  # no grey has more than 4.35 on both
 
 
-def of_guesses():
+def of_guesses(folder=None):
     return pictures_in(Predictions([Guess("copies", 5, 10), Guess("launches", 30, 10)], 0).to_html())
 
 
-def of_recorded_runs():
-    return pictures_in(teach.recorded_online().to_html())
+def of_a_recorded_run(folder):
+    (folder / "online").mkdir()
+    shutil.copy(DATA / "online" / "budgets-fp32.json", folder / "online")
+    return pictures_in(teach.recorded_online(folder).to_html())
 
 
-OF_RUNS = pytest.param(of_recorded_runs, marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize("pictures", [of_guesses, OF_RUNS])
-def test_a_picture_on_the_page_reads_on_both_themes(pictures):
-    found = pictures()
+@pytest.mark.parametrize("pictures", [of_guesses, of_a_recorded_run])
+def test_a_picture_on_the_page_reads_on_both_themes(pictures, tmp_path):
+    found = pictures(tmp_path)
     assert found
     for png in found:
         picture = Image.open(io.BytesIO(png)).convert("RGBA")

@@ -190,8 +190,7 @@ def drawn_shade(view: Timeline, lane: int) -> float:
     return sum(dark) / len(dark) / (255 - int(WORK_COLOUR[1:3], 16))
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-@pytest.mark.parametrize("num_ops", [800, 2 * MOST_BARS])
+@pytest.mark.parametrize(("num_ops", "share"), [(800, 0.1), (800, 0.9), (2 * MOST_BARS, 0.5)])
 def test_a_crowded_lane_is_as_dark_as_its_ops_cover_it(num_ops, share):
     ops = [op("aten::copy_", 10 * i, 10 * share) for i in range(num_ops)]
     view = teach.timeline(trace_of(event(STEP, 0, 10 * num_ops), *ops))

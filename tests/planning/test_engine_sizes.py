@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 from functools import partial
+from pathlib import Path
 from types import FunctionType, ModuleType
 
 import numpy as np
 import pytest
 import torch
 from fresh_python import printed_by
+from gguf_writing import write_gguf
 from numba.core.dispatcher import Dispatcher
 from oracles import small_llama, small_model
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -40,6 +42,14 @@ def test_weights_are_counted_once(model: str, num_weights: int):
     assert sizes.weight_bytes == 2 * num_weights
 
 
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of tied.gguf, whose matrices lie in blocks, and the table that is the output matrix too."""
+    folder = tmp_path_factory.mktemp("stored")
+    write_gguf(load_model("random:tiny-qwen2"), folder / "tied.gguf", "Q8_0")
+    return folder
+
+
 SETTINGS = {"max_num_seqs": 4, "block_size": 16, "max_model_len": 100}
 
 
@@ -56,12 +66,13 @@ SETTINGS = {"max_num_seqs": 4, "block_size": 16, "max_model_len": 100}
         ("tiny", {"speculative": {"method": "ngram", "num_tokens": 9}}, 8),
         ("tiny", {"speculative": {"method": "draft_model", "model": "tiny", "quantization": "int8"}}, 8),
         ("random:tiny-llama", {"speculative": {"method": "draft_model", "model": "random:tiny-llama"}}, 8),
-        ("smollm2", {}, 8),  # matrices in the blocks of a GGUF file
-        ("smollm2", {"dtype": "float32", "speculative": {"method": "draft_model", "model": "smollm2"}}, 8),
+        ("tied.gguf", {}, 8),  # matrices in the blocks of a file
+        ("tied.gguf", {"dtype": "float32", "speculative": {"method": "draft_model", "model": "tied.gguf"}}, 8),
     ],
     ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else value,
 )
-def test_sizes_are_all_that_an_engine_keeps(model: str, options: dict, num_blocks: int):
+def test_sizes_are_all_that_an_engine_keeps(stored: Path, monkeypatch, model: str, options: dict, num_blocks: int):
+    monkeypatch.chdir(stored)
     given = SETTINGS | options
     sizes = PlannedEngine(model=model, num_blocks=num_blocks, **given).sizes()
     llm = LLM(model, device="cpu", num_kvcache_blocks=num_blocks, **given)
@@ -210,15 +221,17 @@ def test_no_weight_and_no_pool_is_allocated():
     assert real.total < 2**20
 
 
-def test_neither_transformers_nor_a_gpu_is_asked_for():
+def test_no_heavy_library_and_no_gpu_is_asked_for():
     code = (
         "import os, sys, torch\n"
         "os.dup2(1, 2)  # nothing is said on stderr\n"
+        "import roseinfer.profiling\n"
         "from roseinfer.planning.sizes import PlannedEngine\n"
         "total = PlannedEngine(model='random:gpt2', num_blocks=2048, device='cuda').sizes().total_bytes\n"
-        "print(total, 'transformers' in sys.modules, torch.cuda.is_initialized())"
+        "heavy = {'transformers', 'duckdb', 'pandas', 'matplotlib'} & sys.modules.keys()\n"
+        "print(total, heavy, torch.cuda.is_initialized())"
     )
-    assert printed_by(code).split() == ["10169328192", "False", "False"]
+    assert printed_by(code).split() == ["10169328192", "set()", "False"]
 
 
 def test_what_fits_is_what_is_free(monkeypatch: pytest.MonkeyPatch):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from roseinfer.llm.llm import LLM
-from roseinfer.models import GPT2
+from roseinfer.models import model_config
 from roseinfer.planning import pool_size
 from roseinfer.planning.pool_size import CPU_POOL_BYTES, pool_blocks
 from roseinfer.planning.sizes import block_bytes
@@ -21,20 +21,22 @@ def test_the_pool_is_what_was_asked_for(tiny):
     assert LLM(tiny, max_num_seqs=5, max_model_len=66).engine.blocks.num_blocks == 10
 
 
-def model_on(device: str, model: GPT2) -> SimpleNamespace:
-    return SimpleNamespace(config=model.config, dtype=model.dtype, device=torch.device(device))
+GPT2_SMALL = model_config("random:gpt2")
 
 
-def test_a_cpu_pool_has_a_gibibyte_at_most(gpt2_shape):
-    one = block_bytes(gpt2_shape.config, 64, 4)
-    assert pool_blocks(gpt2_shape, 64, most=10**9) == CPU_POOL_BYTES // one
+def model_on(device: str) -> SimpleNamespace:
+    return SimpleNamespace(config=GPT2_SMALL, dtype=torch.float32, device=torch.device(device))
 
 
-def test_a_gpu_pool_has_a_share_of_what_is_left(gpt2_shape, monkeypatch):
+def test_a_cpu_pool_has_a_gibibyte_at_most():
+    assert pool_blocks(model_on("cpu"), 64, most=10**9) == CPU_POOL_BYTES // block_bytes(GPT2_SMALL, 64, 4)
+
+
+def test_a_gpu_pool_has_a_share_of_what_is_left(monkeypatch):
     """A GPU of 100 blocks, 30 of them in use: half of it leaves 20."""
-    one = block_bytes(gpt2_shape.config, 64, 4)
+    one = block_bytes(GPT2_SMALL, 64, 4)
     monkeypatch.setattr(pool_size.torch.cuda, "mem_get_info", lambda device: (70 * one, 100 * one))
-    on_gpu = model_on("cuda", gpt2_shape)
+    on_gpu = model_on("cuda")
     assert pool_blocks(on_gpu, 64, most=10**9, gpu_memory_utilization=0.5) == 20
     assert pool_blocks(on_gpu, 64, most=10**9) == 60 and pool_blocks(on_gpu, 64, most=7) == 7
     assert pool_blocks(on_gpu, 64, most=10**9, step_bytes=5 * one) == 55, "steps need memory, too"

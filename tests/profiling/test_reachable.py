@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
+import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from roseinfer.profiling.reachable import arrays_of, tensors_of
 
@@ -15,28 +16,23 @@ class Plain:
     kept: dict = field(default_factory=dict)
 
 
-def ids(tensors: list[Tensor]) -> list[int]:
-    return sorted(map(id, tensors))
+def ids(things: list) -> list[int]:
+    return sorted(map(id, things))
 
 
-def test_however_a_tensor_is_kept_it_is_found_once():
-    a, b, c, d, e = (torch.ones(n) for n in range(1, 6))
+@pytest.mark.parametrize(("made", "found"), [(torch.ones, tensors_of), (np.ones, arrays_of)])
+def test_however_a_thing_is_kept_it_is_found_once(made, found):
+    a, b, c, d, e = map(made, range(1, 6))
     layer = nn.Linear(2, 2)
     layer.beside, layer.plain = a, Plain({"deep": [(b, a)]})
     thing = [layer, {"twice": a}, partial(print, c), lambda x=d: x @ e]
-    assert ids(tensors_of(thing, layer)) == ids([a, b, c, d, e, layer.weight, layer.bias])
+    own = [layer.weight, layer.bias] if found is tensors_of else []
+    assert ids(found(thing, layer)) == ids([a, b, c, d, e, *own])
 
 
 def test_the_dict_of_an_object_leads_to_its_values():
     a = torch.ones(1)
     assert ids(tensors_of(vars(Plain({"a": a})))) == ids([a])
-
-
-def test_numpy_arrays_are_found_once_too():
-    a, b = np.ones(1), np.ones(2)
-    layer = nn.Linear(2, 2)
-    layer.beside, layer.plain = a, Plain({"deep": [(b, a)]})
-    assert sorted(map(id, arrays_of(layer, lambda x=b: x @ a))) == sorted(map(id, (a, b)))
 
 
 def test_what_is_left_out_leads_nowhere():

@@ -5,22 +5,11 @@ import re
 
 import pytest
 import torch
-from trace_cases import APPEND, BUILD, FORWARD, POST_QUERIES, STEP, event, toy_step, two_gpu_steps
+from trace_cases import APPEND, BUILD, FORWARD, POST_QUERIES, STEP, event
 
 from roseinfer.display import Table
-from roseinfer.profiling import Trace, capture
+from roseinfer.profiling import Trace
 from roseinfer.profiling.traces.read_only import QueryError
-
-
-@pytest.fixture(scope="module")
-def live():
-    return capture(toy_step(), steps=3, warmup=1)
-
-
-@pytest.fixture
-def two_steps_on_a_gpu():
-    return Trace(two_gpu_steps())
-
 
 # --- SQL ---
 
@@ -43,8 +32,8 @@ def test_the_posts_queries_run_verbatim(live, question, columns, expected):
     assert df["total_ms"].is_monotonic_decreasing
 
 
-def test_slice_has_perfettos_columns_in_nanoseconds(two_steps_on_a_gpu):
-    types = two_steps_on_a_gpu.sql("DESCRIBE slice").set_index("column_name")["column_type"].to_dict()
+def test_slice_has_perfettos_columns_in_nanoseconds(on_a_gpu):
+    types = on_a_gpu.sql("DESCRIBE slice").set_index("column_name")["column_type"].to_dict()
     assert types == {
         "id": "BIGINT",
         "ts": "BIGINT",
@@ -55,12 +44,12 @@ def test_slice_has_perfettos_columns_in_nanoseconds(two_steps_on_a_gpu):
         "pid": "BIGINT",
         "args": "JSON",
     }
-    first = two_steps_on_a_gpu.sql(f"SELECT id, ts, dur FROM slice WHERE name='{STEP}' ORDER BY ts").iloc[0]
+    first = on_a_gpu.sql(f"SELECT id, ts, dur FROM slice WHERE name='{STEP}' ORDER BY ts").iloc[0]
     assert first.tolist() == [1, 1_000_125, 100_000]
-    shapes = two_steps_on_a_gpu.sql("SELECT args->'$.shape' AS shape FROM slice WHERE name='aten::addmm'")
+    shapes = on_a_gpu.sql("SELECT args->'$.shape' AS shape FROM slice WHERE name='aten::addmm'")
     assert shapes["shape"].tolist() == ["[2,3]", "[2,3]"]
     # a label in place of a thread number must not break a comparison with a number
-    assert two_steps_on_a_gpu.sql("SELECT COUNT(*) AS n FROM slice WHERE tid = 7")["n"][0] == 6
+    assert on_a_gpu.sql("SELECT COUNT(*) AS n FROM slice WHERE tid = 7")["n"][0] == 6
 
 
 @pytest.mark.parametrize("query", [None, 3])
@@ -88,12 +77,12 @@ def test_an_error_without_a_place_has_no_caret(live):
         live.sql("SELECT error('stop here') FROM slice")
 
 
-def test_rows_are_as_exact_as_duckdb_has_them(two_steps_on_a_gpu):
-    assert two_steps_on_a_gpu.rows("SELECT SUM(ts) AS ns, NULL AS no FROM slice WHERE id IN (1, 2)") == (
+def test_rows_are_as_exact_as_duckdb_has_them(on_a_gpu):
+    assert on_a_gpu.rows("SELECT SUM(ts) AS ns, NULL AS no FROM slice WHERE id IN (1, 2)") == (
         ["ns", "no"],
         [(1_000_125 + 1_010_125, None)],
     )
-    assert two_steps_on_a_gpu.rows("SELECT 2::HUGEINT << 100 AS n")[1] == [(2 << 100,)]
+    assert on_a_gpu.rows("SELECT 2::HUGEINT << 100 AS n")[1] == [(2 << 100,)]
 
 
 @pytest.mark.parametrize(
@@ -126,10 +115,10 @@ def test_queries_only_read_the_trace(live, query, tmp_path, monkeypatch):
 # --- tables ---
 
 
-def test_the_exact_text_of_spans_is_the_same_on_a_gpu(two_steps_on_a_gpu):
-    on_gpu = [e for e in two_steps_on_a_gpu.data["traceEvents"] if e.get("pid") != 0]
-    without = Trace({"traceEvents": on_gpu}).spans()
-    assert repr(Table.of(without)) == repr(Table.of(two_steps_on_a_gpu.spans()))
+def test_the_exact_text_of_spans_is_the_same_on_a_gpu(on_a_gpu):
+    host_only = [e for e in on_a_gpu.data["traceEvents"] if e.get("pid") != 0]
+    without = Trace({"traceEvents": host_only}).spans()
+    assert repr(Table.of(without)) == repr(Table.of(on_a_gpu.spans()))
     assert repr(Table.of(without)).splitlines() == [
         "Spans",
         "name                                               n",

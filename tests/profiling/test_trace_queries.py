@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from trace_cases import APPEND, BUILD, FORWARD, POST_QUERIES, STEP, event, toy_step, two_gpu_steps
+from trace_cases import APPEND, BUILD, FORWARD, POST_QUERIES, STEP, event
 
 from course.posts.data import POSTS
-from roseinfer.profiling import Trace, capture
+from roseinfer.profiling import Trace
 
 FOLDER = POSTS / "000"
 FILES = sorted(path.stem for path in FOLDER.glob("*.sql"))
@@ -15,16 +15,6 @@ FILES = sorted(path.stem for path in FOLDER.glob("*.sql"))
 def ask(trace: Trace, name: str) -> list[dict[str, object]]:
     columns, rows = trace.rows((FOLDER / f"{name}.sql").read_text(encoding="utf-8"))
     return [dict(zip(columns, row, strict=True)) for row in rows]
-
-
-@pytest.fixture(scope="module")
-def live():
-    return capture(toy_step(), steps=3, warmup=1)
-
-
-@pytest.fixture
-def on_a_gpu():
-    return Trace(two_gpu_steps())
 
 
 def traced(*events) -> Trace:

@@ -8,10 +8,11 @@ import pytest
 from clocks import StepClock, UnitCost
 
 from roseinfer.arrivals import at_once, bursts, poisson
+from roseinfer.bench.online import serve
+from roseinfer.bench.workload import with_prompts
 from roseinfer.engine.policies import POLICIES
-from roseinfer.models import load_model
 from roseinfer.simulator import Cluster, EngineSetting
-from roseinfer.simulator.measure import real_engine, real_run
+from roseinfer.simulator.measure import real_engine
 
 SIZES = {"prompt_lens": (1, 60), "output_lens": (1, 25), "seed": 5}
 ROOMY = {"num_blocks": 64, "block_size": 16, "max_num_seqs": 8, "max_model_len": 512}
@@ -28,11 +29,6 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module")
-def model():
-    return load_model("tiny")
-
-
 def noted(scheduler):
     """The scheduler's steps from now on: the number of each request, as they came, and how many of its tokens."""
     schedule, steps = scheduler.schedule, []
@@ -47,18 +43,19 @@ def noted(scheduler):
 
 
 def stamps(requests):
-    return [(r.times.first_scheduled, [step.finish for step in r.times.steps], r.times.ended) for r in requests]
+    return [(times.first_scheduled, [step.finish for step in times.steps], times.ended) for times in requests]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_steps_and_times_are_those_of_the_engine(model, case):
+def test_steps_and_times_are_those_of_the_engine(small, case):
     arrivals, sizes = CASES[case]
     arrivals = [replace(arrival, seconds=round(8 * arrival.seconds) / 8) for arrival in arrivals]  # sums are exact
     setting = EngineSetting(**sizes)
-    engine = real_engine(model, setting)
+    engine = real_engine(small, setting)
     real_steps = noted(engine.scheduler)
-    real = real_run(engine, arrivals, clock=StepClock(engine))
+    engine.metrics.clock = clock = StepClock(engine)
+    real = serve(engine, with_prompts(arrivals, small), sleep=clock.sleep)
 
     cluster = Cluster(setting, UnitCost())
     (replica,) = cluster.replicas
@@ -66,11 +63,11 @@ def test_steps_and_times_are_those_of_the_engine(model, case):
     cluster.run(arrivals)
 
     assert steps == real_steps and replica.num_steps == len(real.steps)
-    assert replica.scheduler.num_preemptions == real.num_preemptions
-    assert stamps(cluster.requests) == stamps(real.requests)
+    assert replica.scheduler.num_preemptions == real.counters["preemptions"]
+    assert stamps(request.times for request in cluster.requests) == stamps(real.requests)
     caches = replica.scheduler.blocks.prefix_cache, engine.scheduler.blocks.prefix_cache
     if all(caches):
         assert caches[0].hit_rate == caches[1].hit_rate
         assert ("prefix" in case) == (caches[0].hit_rate > 0.2)
     if "short" in case:
-        assert real.num_preemptions
+        assert real.counters["preemptions"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from random import Random
 
 import pytest
 
-from roseinfer.models import load_model
 from roseinfer.simulator import fit, measure, step_samples
 
 pytestmark = pytest.mark.slow
@@ -20,14 +20,9 @@ def few_shapes(monkeypatch):
     monkeypatch.setattr(measure, "CACHED", ((4, 90),))
 
 
-@pytest.fixture(scope="module")
-def model():
-    return load_model("tiny")
-
-
-def test_each_round_measures_the_same_kinds_of_steps(model):
+def test_each_round_measures_the_same_kinds_of_steps(small):
     rounds = []
-    samples = step_samples(model, max_num_seqs=4, repeats=2, on_progress=rounds.append)
+    samples = step_samples(small, max_num_seqs=4, repeats=2, on_progress=rounds.append)
     num_shapes = len({run.name for run in rounds})
     assert [run.repeat for run in rounds] == [number for number in (-1, 0, 1) for _ in range(num_shapes)]
     assert {run.runs_total for run in rounds} == {3 * num_shapes} and rounds[-1].seconds_left > 0
@@ -41,15 +36,15 @@ def test_each_round_measures_the_same_kinds_of_steps(model):
     assert min(*cost.host, *cost.device) >= 0 and len(cost.errors) == len(kinds)
 
 
-def test_nothing_stays_behind_in_the_engines(model):
-    steps = measure.StepMeasure(model, 2, 64, lambda: 0.0)
-    steps.round(0, measure.Random(0))
-    for engine, *_ in steps.runs:
+def test_nothing_stays_behind_in_the_engines(small):
+    shapes = measure.shapes_of(small, 2, 64)
+    for engine, *sizes in shapes:
+        assert list(measure.steps_of(engine, *sizes, Random(0)))
         assert not engine.has_work and engine.blocks.num_free == engine.blocks.num_blocks
         engine.blocks.check()
 
 
 @pytest.mark.parametrize("wrong", [{"repeats": 0}, {"max_num_seqs": 0}])
-def test_wrong_counts(model, wrong):
+def test_wrong_counts(small, wrong):
     with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be an integer of at least 1, got 0"):
-        step_samples(model, **wrong)
+        step_samples(small, **wrong)

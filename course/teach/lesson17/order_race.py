@@ -14,13 +14,16 @@ import pandas as pd
 
 from roseinfer.arrivals import Arrival
 from roseinfer.bench.interleave import interleaved
+from roseinfer.bench.online import serve
+from roseinfer.bench.race import Run
 from roseinfer.bench.verdict import explanation, verdict
+from roseinfer.bench.workload import with_prompts
 from roseinfer.display.table import Table
 from roseinfer.engine.policies import Policy
 from roseinfer.models import Model
 from roseinfer.profiling.clock import Clock
 from roseinfer.simulator import Cluster, Cost, EngineSetting, FittedCost, StepWork, fit, step_samples
-from roseinfer.simulator.measure import CACHED, CUT, PROMPTS, RealRun, real_engine, real_run
+from roseinfer.simulator.measure import CACHED, CUT, PROMPTS, real_engine
 from roseinfer.simulator.metrics import summary
 
 from ..measure.progress_bar import progress_bar
@@ -64,8 +67,11 @@ def race_orders(
         seeds = {name: count() for name in policies}
         engines = {name: real_engine(model, own) for name, own in settings.items()}
 
-        def run(name: str) -> RealRun:
-            result = real_run(engines[name], list(arrivals), next(seeds[name]), clock)
+        for engine in engines.values():
+            engine.metrics.clock = clock
+
+        def run(name: str) -> Run:
+            result = serve(engines[name], with_prompts(arrivals, model, next(seeds[name])))
             done()
             return result
 
@@ -119,6 +125,6 @@ def _simulated(setting: EngineSetting, arrivals: Sequence[Arrival], cost: Cost) 
     }
 
 
-def _real(taken: Sequence[RealRun]) -> dict[str, float]:
-    latencies = [mean(r.end - r.arrival.seconds for r in run.requests) for run in taken]
+def _real(taken: Sequence[Run]) -> dict[str, float]:
+    latencies = [mean(times.ended - times.arrival for times in run.requests) for run in taken]
     return {"real s": median(run.seconds for run in taken), "mean latency s": median(latencies)}

@@ -110,8 +110,8 @@ def test_json_has_everything_needed_to_trust_it(result: OfflineResult):
     assert data["arguments"]["max_tokens"] == 6 and data["arguments"]["stages"] == [VectorizedGather.name]
 
 
-def test_a_run_of_one_new_token_tells_the_time_to_first_token():
-    timed = raced("tiny", contenders=["engine"], batch_sizes=[2], prompt_lens=[16], max_tokens=1, repeats=1)
+def test_a_run_of_one_new_token_tells_the_time_to_first_token(spec: str):
+    timed = raced(spec, contenders=["engine"], batch_sizes=[2], prompt_lens=[16], max_tokens=1, repeats=1)
     [row] = timed.rows
     table, note = timed.text().split("\n\n")
     assert table.startswith("prompt of 16 tokens, float32: time to first token in ms, share of the floor")
@@ -148,16 +148,11 @@ def test_the_engine_runs_with_just_the_blocks_that_it_needs(spec: str, monkeypat
     order = [(s["name"], s["precision"], s["batch_size"]) for s in result.samples]
     assert order == [("engine", precision, size) for size in (1, 3) for precision in ("float32", "int8")] * 2
     assert result.left_out == {}
-    [llm] = made_llms(monkeypatch, spec)
-    assert llm.engine.blocks.num_blocks == 3 * 2 and len(llm.engine.blocks.table.ids) == 3  # 68 tokens: two blocks each
-
-
-def made_llms(monkeypatch: pytest.MonkeyPatch, spec: str) -> list[LLM]:
-    """Those that a contender of 3 sequences of 68 tokens makes."""
     made, make = [], LLM.__init__
     monkeypatch.setattr(LLM, "__init__", lambda self, *a, **k: made.append(self) or make(self, *a, **k))
     contenders.engine(Offline(model=spec, batch_sizes=[1, 3], prompt_lens=[62], max_tokens=6, device="cpu"), "float32")
-    return made
+    [llm] = made
+    assert llm.engine.blocks.num_blocks == 3 * 2 and len(llm.engine.blocks.table.ids) == 3  # 68 tokens: two blocks each
 
 
 @pytest.mark.slow

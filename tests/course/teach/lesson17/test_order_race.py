@@ -10,6 +10,8 @@ from oracles import small_model
 
 from course.teach.lesson17 import order_race
 from roseinfer.arrivals import at_once
+from roseinfer.bench.online import serve
+from roseinfer.bench.workload import with_prompts
 from roseinfer.engine.policies import LongestOutput
 from roseinfer.simulator import EngineSetting, measure
 
@@ -41,8 +43,8 @@ def test_steps_are_those_of_the_engine(raced):
     assert [row["policy"] for row in rows] == ["fcfs", "mine"]
     for row, policy in zip(rows, ("fcfs", "longest_output"), strict=True):
         engine = measure.real_engine(small_model(), replace(SETTING, scheduling_policy=policy))
-        real = measure.real_run(engine, ARRIVALS)
-        assert (int(row["steps"]), int(row["preempted"])) == (len(real.steps), real.num_preemptions)
+        real = serve(engine, with_prompts(ARRIVALS, small_model()))
+        assert (int(row["steps"]), int(row["preempted"])) == (len(real.steps), real.counters["preemptions"])
     assert int(rows[0]["preempted"]) > 0
 
 

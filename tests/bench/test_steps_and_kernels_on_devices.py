@@ -1,4 +1,4 @@
-"""The engine's decode step: what it starts, and the least that it takes. No time is judged."""
+"""The engine's decode step and its attention: what they start, and the least that they take. No time is judged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import pytest
 from devices import DEVICES
 
 from roseinfer.bench.decode_step import LAUNCH_S, decode_steps
+from roseinfer.bench.kernel_times import Shape, kernel_times
 from roseinfer.bench.settings import DecodeStep
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -28,3 +31,12 @@ def test_a_step_is_listed_counted_and_timed(device):
     assert three["kv_bytes"] == 3 * one["kv_bytes"] and three["weight_bytes"] == one["weight_bytes"]
     assert json.loads(result.to_json())["rows"] == result.rows
     assert "random:tiny-llama, batch 3\n" in result.text() and len(json.loads(result.to_line())["rows"]) == 2
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_bytes_of_a_launch_are_those_of_the_cached_keys_and_values(device):
+    result = kernel_times(device, [Shape(2, 16, 1, 2, 16, 16, "float32")])
+    (row,) = result.rows
+    assert row["kv_bytes"] == 2 * 2 * 16 * 1 * 16 * 4  # K and V, sequences, tokens, KV heads, head size, fp32
+    assert row["bandwidth_share"] > 0 and min(result.samples[0]) <= row["seconds"] <= max(result.samples[0])
+    assert "KV GB/s" in result.text() and json.loads(result.to_json())["arguments"]["device"] == device
