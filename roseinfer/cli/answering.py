@@ -42,20 +42,22 @@ class Writing:
     seed: int | None = flag(None, "the same text again, where it is drawn")
 
 
-def llm_of(args: Namespace, tokenizer: ModelTokenizer) -> LLM:
-    """Load the model that was named, for one request at a time. Raises ValueError as LLM does."""
-    from roseinfer.llm.llm import LLM
+def llm_and_params(args: Namespace, tokenizer: ModelTokenizer, **others: Any) -> tuple[LLM, SamplingParams]:
+    """Load the model that was named, for one request at a time. Its own params have what was typed in place of theirs.
 
+    Raises ValueError as SamplingParams does, before anything is loaded, and as LLM does.
+    """
+    from roseinfer.llm.llm import LLM
+    from roseinfer.sampling_params import SamplingParams
+
+    typed = given_fields(Writing, args) | others
+    SamplingParams(**typed)
     given = given_fields(Loading, args)
     if (folder := given.pop("engine", None)) is not None:
         given["stage"] = engine_at(folder)
     with shown_progress(f"loading {args.model}; a first run also compiles kernels, once"):
-        return LLM(args.model, tokenizer=tokenizer, max_num_seqs=1, **given)
-
-
-def params_of(args: Namespace, llm: LLM, **others: Any) -> SamplingParams:
-    """Return the model's own params, with what was typed in place of them. Raises ValueError as SamplingParams does."""
-    return replace(llm.get_default_sampling_params(), **given_fields(Writing, args), **others)
+        llm = LLM(args.model, tokenizer=tokenizer, max_num_seqs=1, **given)
+    return llm, replace(llm.get_default_sampling_params(), **typed)
 
 
 def show_as_it_grows(llm: LLM, prompt: str | Sequence[int], params: SamplingParams) -> RequestOutput:

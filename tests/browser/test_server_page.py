@@ -6,7 +6,7 @@ import re
 import sys
 
 import pytest
-from lab import FLAGS, ROOT, SCRATCH, chromium
+from lab import ROOT, SCRATCH
 
 sys.path.append(str(ROOT / "tests" / "server"))
 from running import SIZES, Gate, running_server  # noqa: E402
@@ -14,13 +14,7 @@ from running import SIZES, Gate, running_server  # noqa: E402
 from roseinfer.llm.llm import LLM  # noqa: E402
 from roseinfer.sequence import SamplingParams  # noqa: E402
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(
-        chromium() is None,
-        reason="there is no Chromium here: install it (apt install chromium) to run the browser suite",
-    ),
-]
+pytestmark = pytest.mark.browser
 LOOKS = [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)]
 LEAST_CONTRAST = 4.5  # WCAG 2, level AA
 CONTRASTS = """() => {
@@ -46,17 +40,6 @@ CONTRASTS = """() => {
 def server():
     with running_server() as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    SCRATCH.mkdir(parents=True, exist_ok=True)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

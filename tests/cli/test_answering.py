@@ -114,6 +114,14 @@ def test_a_template_may_be_typed_in_place_of_a_file(llm, capsys, monkeypatch):
     assert capsys.readouterr().out == text_of(llm, "Return a new\n", max_tokens=4) + "\n"
 
 
+def test_a_chat_may_have_a_learners_engine(llm, capsys, monkeypatch, template, tmp_path):
+    (tmp_path / "__init__.py").write_text("from stages import TokenBudget as MyEngine\n")
+    typed(monkeypatch, "Return a new\n")
+    flags = ["--engine", str(tmp_path), "--chat-template", template, "--max-tokens", "4", "--device", "cpu"]
+    assert main(["chat", "tiny", *flags]) == 0
+    assert capsys.readouterr().out == text_of(llm, "Return a new\n", max_tokens=4) + "\n"
+
+
 def test_the_oldest_messages_go_when_the_conversation_is_too_long(llm, monkeypatch):
     seen = []
     monkeypatch.setattr(chat, "show_as_it_grows", lambda llm, ids, params: seen.append(ids) or Output("one two"))

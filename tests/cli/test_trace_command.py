@@ -301,12 +301,12 @@ def test_a_query_file_that_is_not_text(run, gpu, write):
     assert "f.sql: not UTF-8 text" in err
 
 
-def test_as_a_command_it_cuts_nothing_and_minds_no_closed_pipe(write):
+def test_in_a_pipe_it_cuts_nothing_and_minds_none_that_is_closed(run, write):
     name = "kernel<" + "λ" * 500 + ">"
     path = write([event(name, ts, 1) for ts in range(3000)])
-    command = [sys.executable, "-m", "roseinfer", "trace", str(path), "--sql", "SELECT name, ts FROM slice"]
-    whole = subprocess.run(command, capture_output=True, text=True, check=True, encoding="utf-8")
-    assert whole.stdout.splitlines()[2:] == [f"{name}  {ts * 1000:7d}" for ts in range(3000)]
+    asked = [str(path), "--sql", "SELECT name, ts FROM slice"]
+    assert run(*asked)[1][2:] == [f"{name}  {ts * 1000:7d}" for ts in range(3000)]
+    command = [sys.executable, "-m", "roseinfer", "trace", *asked]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         assert process.stderr.read() == b""

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import openai
+
 from roseinfer.llm.llm import LLM
 from roseinfer.paths import TINY
 from roseinfer.server.run import EngineServer, Serving, listen, make_server, url_of
@@ -53,6 +55,9 @@ class Running:
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode(), error.headers
 
+    def client(self) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="unused", max_retries=0)
+
     def connect(self) -> socket.socket:
         return socket.create_connection(self.address, DEADLINE)
 
@@ -72,8 +77,11 @@ class Running:
             time.sleep(0.005)
 
     def is_idle(self) -> bool:
-        engine = self.llm.engine
-        return not engine.has_work and not self.engine.streams and engine.blocks.num_free == engine.blocks.num_blocks
+        engine, prompts = self.llm.engine, self.server.service.prompts
+        if engine.has_work or self.engine.streams or engine.blocks.num_free != engine.blocks.num_blocks:
+            return False
+        # What was begun for a client that has gone goes on.
+        return not any(lane.is_at_work for lane in (prompts._texts, prompts._conversations, prompts._grammars))
 
     def wait_until_idle(self) -> None:
         """All blocks are free, and nothing runs."""

@@ -9,8 +9,6 @@ import socket
 import subprocess
 import urllib.error
 import urllib.request
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from running import DEADLINE
@@ -21,79 +19,95 @@ from roseinfer.cli.main import main
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.nightly)])
-def test_a_signal_lets_a_stream_end_and_the_process_with_status_0(number):
-    with serving("tiny", "--max-num-seqs", "2") as (process, url):
-        body = {"prompt": "Return a new", "max_tokens": 300, "ignore_eos": True, "stream": True}
-        with ask(f"{url}/v1/completions", body) as answer:
-            first = answer.readline()
-            process.send_signal(number)
-            rest = answer.read().decode()
-        assert first.startswith(b"data: {") and rest.endswith("data: [DONE]\n\n")
-        assert '"finish_reason":"length"' in rest
-        out, err = process.communicate(timeout=DEADLINE)
-        assert process.returncode == 0 and out == "" and "every request has ended" in err
-        with pytest.raises(urllib.error.URLError):
-            urllib.request.urlopen(f"{url}/health", timeout=DEADLINE)
+AT_NIGHT = pytest.mark.nightly  # in a process of its own; the neighbours are of `named`
+POST = """\
+model_config: {model_name: llama_7b, max_generate_length: 300, seq_length: [512], decode_batch_size: [4],
+               prefill_batch_size: [2], pad_token_id: 0, model_dtype: DataType.FLOAT32}
+pa_config: {num_blocks: 64, block_size: 16, decode_seq_length: 512}
+"""
+KEY = {"Authorization": "Bearer rose-key"}
 
 
-def test_the_posts_file_serves_with_a_key_from_the_environment(tmp_path):
-    path = tmp_path / "server.yaml"
-    path.write_text(
-        "model_config: {model_name: llama_7b, max_generate_length: 5, seq_length: [128], decode_batch_size: [4],\n"
-        "               prefill_batch_size: [2], pad_token_id: 0, model_dtype: DataType.FLOAT32}\n"
-        "pa_config: {num_blocks: 64, block_size: 16, decode_seq_length: 128}\n"
-    )
-    with serving("tiny", "--config", str(path), ROSEINFER_API_KEY="rose-key") as (_, url):
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            ask(f"{url}/v1/completions", {"prompt": "If"})
-        assert refused.value.code == 401
-        key = {"Authorization": "Bearer rose-key"}
-        with ask(f"{url}/v1/completions", {"prompt": "If", "model": "llama_7b"}, **key) as answer:
-            assert json.load(answer)["usage"]["completion_tokens"] == 5
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            ask(f"{url}/v1/completions", {"prompt": "If", "max_tokens": 6}, **key)
-        assert "max_generate_length, got 6" in json.load(refused.value)["error"]["message"]
+@pytest.fixture(scope="module")
+def named(tmp_path_factory):
+    """A process that has the post's file, and a key from its environment. The last test of it ends it."""
+    path = tmp_path_factory.mktemp("post") / "server.yaml"
+    path.write_text(POST)
+    with serving("tiny", "--config", str(path), ROSEINFER_API_KEY="rose-key") as (process, url):
+        yield process, url
 
 
+def check_command(process, url, path):
+    """Check that the page is where the process says, and type the command that it says."""
+    page, command = process.stderr.readline(), process.stderr.readline()
+    with urllib.request.urlopen(page.split(": ")[1].strip(), timeout=DEADLINE) as answer:
+        assert answer.headers["Content-Type"].startswith("text/html")
+    curl = command.split(": ", 1)[1].strip()
+    assert f"curl {url}{path} " in curl and "rose-key" not in curl
+    environ = os.environ | {"ROSEINFER_API_KEY": "rose-key"}
+    run = subprocess.run(["sh", "-c", f"{curl} -s"], env=environ, capture_output=True, text=True)
+    assert json.loads(run.stdout)["usage"]["completion_tokens"] > 0, run.stderr
+
+
+def check_end(process, url, number, **headers):
+    """Check that a signal lets a stream end, and then the process with status 0."""
+    body = {"prompt": "Return a new", "max_tokens": 300, "ignore_eos": True, "stream": True}
+    with ask(f"{url}/v1/completions", body, **headers) as answer:
+        first = answer.readline()
+        process.send_signal(number)
+        rest = answer.read().decode()
+    assert first.startswith(b"data: {") and rest.endswith("data: [DONE]\n\n")
+    assert '"finish_reason":"length"' in rest
+    out, err = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0 and out == "" and "every request has ended" in err
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(f"{url}/health", timeout=DEADLINE)
+
+
+def test_the_command_that_it_says_when_it_is_ready_works(named):
+    check_command(*named, "/v1/completions")
+
+
+@AT_NIGHT
 @pytest.mark.parametrize(
     ("model", "flags", "path"),
     [
-        pytest.param("tiny", [], "/v1/completions", marks=pytest.mark.nightly),
-        pytest.param("random:tiny-llama", [], "/v1/completions", marks=pytest.mark.nightly),
-        pytest.param(
-            "tiny", ["--chat-template", "{{ messages[0].content }}"], "/v1/chat/completions", marks=pytest.mark.nightly
-        ),
-        ("tiny", ["--api-key", "rose-key"], "/v1/completions"),
+        ("random:tiny-llama", [], "/v1/completions"),
+        ("tiny", ["--chat-template", "{{ messages[0].content }}"], "/v1/chat/completions"),
     ],
 )
-def test_the_command_that_it_says_when_it_is_ready_works(model, flags, path):
+def test_the_command_of_another_model_works(model, flags, path):
     with serving(model, *flags) as (process, url):
-        page, command = process.stderr.readline(), process.stderr.readline()
-        with urllib.request.urlopen(page.split(": ")[1].strip(), timeout=DEADLINE) as answer:
-            assert answer.headers["Content-Type"].startswith("text/html")
-        curl = command.split(": ", 1)[1].strip()
-        assert f"curl {url}{path} " in curl and "rose-key" not in curl
-        run = subprocess.run(
-            ["sh", "-c", f"{curl} -s"],
-            env=os.environ | {"ROSEINFER_API_KEY": "rose-key"},
-            capture_output=True,
-            text=True,
-        )
-        assert json.loads(run.stdout)["usage"]["completion_tokens"] > 0, run.stderr
+        check_command(process, url, path)
+        check_end(process, url, signal.SIGINT)
 
 
-def test_a_dead_rank_ends_it_with_one_line():
-    with serving("tiny", "--tensor-parallel", "2") as (process, url):
-        threads = Path(f"/proc/{process.pid}/task").glob("*/children")  # the model is loaded on a thread of its own
-        children = " ".join(path.read_text() for path in threads).split()
-        [rank] = [int(pid) for pid in children if "parallel.process" in Path(f"/proc/{pid}/cmdline").read_text()]
-        os.kill(rank, signal.SIGKILL)
-        with suppress(OSError):  # the engine learns of it at its next step
-            ask(f"{url}/v1/completions", {"prompt": "If", "max_tokens": 2}).read()
-        *_, line = process.communicate(timeout=DEADLINE)[1].splitlines()
-        why = f"rank 1 (process {rank}) was ended by SIGKILL. All 2 ranks have ended: load the model again"
-        assert process.returncode == 1 and line == f"error: {why}"
+def test_the_posts_file_serves_with_a_key_from_the_environment(named):
+    _, url = named
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        ask(f"{url}/v1/completions", {"prompt": "If"})
+    assert refused.value.code == 401
+    with ask(f"{url}/v1/completions", {"prompt": "If", "model": "llama_7b"}, **KEY) as answer:
+        assert json.load(answer)["usage"]["completion_tokens"] == 16
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        ask(f"{url}/v1/completions", {"prompt": "If", "max_tokens": 301}, **KEY)
+    assert "max_generate_length, got 301" in json.load(refused.value)["error"]["message"]
+
+
+def test_a_signal_lets_a_stream_end_and_the_process_with_status_0(named):
+    check_end(*named, signal.SIGTERM, **KEY)
+
+
+def test_a_learners_engine_answers_and_a_terminal_that_has_gone_holds_up_no_end(tmp_path, offline):
+    (tmp_path / "__init__.py").write_text("from stages import TokenBudget as MyEngine\n")
+    with serving("tiny", "--engine", str(tmp_path), "--max-num-seqs", "2") as (process, url):
+        with ask(f"{url}/v1/completions", {"prompt": "If", "max_tokens": 9}) as answer:
+            assert json.load(answer)["choices"][0]["text"] == offline.text("If", max_tokens=9)
+        process.stderr.close()
+        with urllib.request.urlopen(f"{url}/health", timeout=DEADLINE) as answer:
+            assert answer.status == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE) == 0
 
 
 WRONG = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -18,23 +17,12 @@ import pytest
 from running import DEADLINE
 from served_process import ask, serving
 
-from roseinfer.paths import TINY
-
 PROC = Path("/proc")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not PROC.exists(), reason="finds processes in /proc")]
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
 LONG = {"prompt": "Return a new", "max_tokens": 450, "ignore_eos": True}
 HELLO = {"messages": [{"role": "user", "content": "If"}]}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory) -> str:
-    """A folder of a model with a chat template."""
-    folder = tmp_path_factory.mktemp("chatty") / "model"
-    shutil.copytree(TINY, folder)
-    (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
-    return str(folder)
 
 
 def children(pid: int) -> list[int]:
@@ -99,10 +87,11 @@ def ended(process: subprocess.Popen) -> str:
     return said
 
 
-@pytest.mark.parametrize("num_signals", [pytest.param(1, marks=pytest.mark.nightly), 2])
-def test_a_stopped_template_holds_up_no_end(model, num_signals):
+@pytest.mark.nightly  # test_waits.py ends a server in this process while its template is stopped
+@pytest.mark.parametrize("num_signals", [1, 2])
+def test_a_stopped_template_holds_up_no_end(folder, num_signals):
     drain = "1" if num_signals == 1 else "600"
-    with serving(model, "--drain-seconds", drain) as (process, url), ThreadPoolExecutor() as pool:
+    with serving(folder, "--drain-seconds", drain) as (process, url), ThreadPoolExecutor() as pool:
         with stopped(children(process.pid)):
             chat = pool.submit(told, url, CHAT, HELLO)
             wait_for_accepted(url, 1)
@@ -133,9 +122,9 @@ def test_a_stopped_rank_fails_health_and_holds_up_no_end(num_signals):
             assert all(one.result(DEADLINE)[0] == 503 for one in answers)
 
 
-@pytest.mark.parametrize("more", [[], pytest.param(["--access-log"], marks=pytest.mark.nightly)])
-def test_a_terminal_that_has_gone_holds_up_no_end(more):
-    with serving("tiny", *more) as (process, url):
+@pytest.mark.nightly  # test_serve_command.py has one without a line for each request
+def test_a_terminal_that_has_gone_holds_up_no_end():
+    with serving("tiny", "--access-log") as (process, url):
         process.stderr.close()
         assert status(url)[0] == 200
         process.send_signal(signal.SIGTERM)

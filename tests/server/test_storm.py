@@ -14,7 +14,7 @@ import pytest
 from running import DEADLINE, running_server
 from served_process import serving
 from storm import TEXTS, Storm
-from test_signals import children, model  # noqa: F401  # a fixture
+from test_signals import children
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
@@ -22,20 +22,15 @@ ENDS_WITHIN = DEADLINE  # seconds: 1 to drain, 5 to send, 5 for the last step, a
 
 
 @pytest.fixture(scope="module")
-def expected() -> dict[str, str]:
-    from roseinfer.llm.llm import LLM
-    from roseinfer.sequence import SamplingParams
-
-    llm = LLM("tiny", num_kvcache_blocks=64, block_size=16, max_num_seqs=4, device="cpu")
-    outputs = llm.generate(TEXTS, SamplingParams(max_tokens=Storm.MOST_TOKENS), use_tqdm=False)
-    return {text: output.outputs[0].text for text, output in zip(TEXTS, outputs, strict=True)}
+def expected(offline) -> dict[str, str]:
+    return {text: offline.text(text, max_tokens=Storm.MOST_TOKENS) for text in TEXTS}
 
 
-def test_clients_that_do_anything_get_no_wrong_answer_and_lose_no_block(model, expected):  # noqa: F811
-    storm_over(model, expected, num_clients=60, seed=1)
+def test_clients_that_do_anything_get_no_wrong_answer_and_lose_no_block(folder, expected):
+    storm_over(folder, expected, num_clients=60, seed=1)
 
 
-def storm_over(model: str, expected: dict[str, str], num_clients: int, seed: int) -> Storm:  # noqa: F811
+def storm_over(model: str, expected: dict[str, str], num_clients: int, seed: int) -> Storm:
     """Processes of the server are stopped and go on all the while."""
     with running_server(model, max_queue=16) as running:
         storm = Storm(running.address, expected, seed)
@@ -66,12 +61,12 @@ def stop_and_go(pid: int, calm: threading.Event, seed: int) -> None:
                 os.kill(child, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_it_ends_in_the_middle_of_a_storm(model, expected, seed):  # noqa: F811
-    end_in_a_storm(model, expected, seed)
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.nightly)])
+def test_it_ends_in_the_middle_of_a_storm(folder, expected, seed):
+    end_in_a_storm(folder, expected, seed)
 
 
-def end_in_a_storm(model: str, expected: dict[str, str], seed: int, num_clients: int = 60) -> tuple[float, Storm]:  # noqa: F811
+def end_in_a_storm(model: str, expected: dict[str, str], seed: int, num_clients: int = 60) -> tuple[float, Storm]:
     """A signal or two at any moment, while its processes may be stopped. How long the end took, and the storm."""
     draw = random.Random(seed)
     with serving(model, "--drain-seconds", "1", "--max-queue", "16", "--max-num-seqs", "4") as (process, url):

@@ -61,24 +61,25 @@ def test_a_client_that_reads_nothing_holds_up_no_other(server, offline):
     assert text == offline.text("Return a new", max_tokens=400, ignore_eos=True)
 
 
-def test_a_full_queue_is_429_and_says_when_to_come_again(offline):
-    with running_server(max_queue=2) as server:
-        with Gate(server) as gate:
-            waiting = [server.post("/v1/completions", SHORT) for _ in range(6)]
-            server.wait_for(lambda: len(server.engine.streams) == 6)
-            for stream in (False, True):
-                status, text, headers = server.exchange("/v1/completions", SHORT | {"stream": stream})
-                error = json.loads(text)["error"]
-                assert (status, error["type"], error["code"]) == (429, "rate_limit_error", "queue_full")
-                assert 1 <= int(headers["Retry-After"]) <= 60
-            assert server.engine.num_refused == 2
-            gate.open()
-            for one in waiting:
-                assert one.recv(65536).startswith(b"HTTP/1.1 200 OK")
-                one.close()
-        assert server.ask("/v1/completions", SHORT)[0] == 200
-        status, answer = server.ask("/v1/completions", SHORT | {"n": 7, "temperature": 1})
-        assert status == 400 and "7 samples, and 6" in answer["error"]["message"]
+def test_a_full_queue_is_429_and_says_when_to_come_again(server, monkeypatch):
+    monkeypatch.setattr(server.engine, "max_queue", 2)
+    refused = server.engine.num_refused
+    with Gate(server) as gate:
+        waiting = [server.post("/v1/completions", SHORT) for _ in range(6)]
+        server.wait_for(lambda: len(server.engine.streams) == 6)
+        for stream in (False, True):
+            status, text, headers = server.exchange("/v1/completions", SHORT | {"stream": stream})
+            error = json.loads(text)["error"]
+            assert (status, error["type"], error["code"]) == (429, "rate_limit_error", "queue_full")
+            assert 1 <= int(headers["Retry-After"]) <= 60
+        assert server.engine.num_refused == refused + 2
+        gate.open()
+        for one in waiting:
+            assert one.recv(65536).startswith(b"HTTP/1.1 200 OK")
+            one.close()
+    assert server.ask("/v1/completions", SHORT)[0] == 200
+    status, answer = server.ask("/v1/completions", SHORT | {"n": 7, "temperature": 1})
+    assert status == 400 and "7 samples, and 6" in answer["error"]["message"]
 
 
 def test_a_step_that_fails_ends_its_requests_and_no_other(server, offline):

@@ -5,57 +5,36 @@ from __future__ import annotations
 import gc
 import json
 import os
-import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import permutations
+from subprocess import Popen
 from typing import Any
 
 import pytest
 from running import DEADLINE, SIZES, Gate, Running, running_server
 
 from roseinfer.llm.grammar import MOST_CHARACTERS
-from roseinfer.paths import TINY
 
 pytestmark = pytest.mark.slow
 
 SHORT = {"prompt": "If", "max_tokens": 6}
 CHAT = {"messages": [{"role": "user", "content": "If"}], "max_tokens": 6}
 STRUCTURED = SHORT | {"structured_outputs": {"choice": ["yes", "no"]}}
-TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 # Each pattern is compared with each other one, which takes a minute.
 PATTERNS = {f"^{word}.*[a-z]$": {} for word in map("".join, list(permutations("abcdefg", 5))[::5])}
 SLOW_SCHEMA = {"type": "object", "patternProperties": PATTERNS}
 PLACES = SIZES["max_num_seqs"] + 2  # with max_queue=2
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> str:
-    """A model with a chat template."""
-    folder = tmp_path_factory.mktemp("chatty") / "model"
-    shutil.copytree(TINY, folder)
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
-    return str(folder)
-
-
-@pytest.fixture(scope="module")
-def chatty(folder) -> Iterator[Running]:
-    with running_server(folder, max_queue=2) as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def nothing_stays(request: pytest.FixtureRequest) -> Iterator[None]:
-    yield
-    if "chatty" in request.fixturenames:
-        server = request.getfixturevalue("chatty")
-        server.wait_until_idle()
-        prompts = server.server.service.prompts  # what was begun for a client that has gone goes on
-        lanes = prompts._texts, prompts._conversations, prompts._grammars
-        server.wait_for(lambda: not any(lane.is_at_work for lane in lanes))
+@pytest.fixture
+def chatty(chatty, monkeypatch) -> Running:
+    """The one of conftest.py, with a short queue."""
+    monkeypatch.setattr(chatty.engine, "max_queue", 2)
+    return chatty
 
 
 class Held:
@@ -89,12 +68,12 @@ def held(owner: object, name: str, is_held: Callable[..., bool] = lambda *_, **_
 
 
 @contextmanager
-def stopped_template(server: Running) -> Iterator[None]:
-    """The template's process is stopped inside the block."""
+def stopped_template(server: Running) -> Iterator[Popen]:
+    """The template's process, which is stopped inside the block."""
     process = server.server.service.prompts._template._renderer._process
     os.kill(process.pid, signal.SIGSTOP)
     try:
-        yield
+        yield process
     finally:
         if process.poll() is None:
             os.kill(process.pid, signal.SIGCONT)
@@ -244,7 +223,7 @@ def test_the_end_cuts_off_what_was_accepted_and_has_not_begun(folder, kind, num_
     """After the limit, or at the second signal."""
     path, body, holding = KINDS[kind]
     with running_server(folder, drain_seconds=0.3 if num_signals == 1 else DEADLINE) as running:
-        with holding(running), ThreadPoolExecutor() as pool:
+        with holding(running) as what_hangs, ThreadPoolExecutor() as pool:
             answer = pool.submit(running.ask, path, body)
             running.wait_for(lambda: len(running.engine.streams) == 1)
             for _ in range(num_signals):
@@ -253,7 +232,9 @@ def test_the_end_cuts_off_what_was_accepted_and_has_not_begun(folder, kind, num_
             assert (status, told["error"]["code"]) == (503, "not_serving")
             running.wait_for(lambda: not running.thread.is_alive())
         assert "1 request cut off" in running.said and "every request has ended" not in running.said
-        if kind != "a conversation":  # whose process can be ended
+        if kind == "a conversation":
+            assert what_hangs.poll() is not None, "its process was left behind"
+        else:
             assert not running.server.has_ended
 
 
@@ -283,8 +264,9 @@ def test_an_end_without_work_leaves_no_thread_at_work(folder):
         assert running.server.has_ended and running.said[-1] == "every request has ended"
 
 
-def test_a_step_that_hangs_makes_health_fail_until_it_ends():
-    with running_server(step_seconds=0.1) as server, Gate(server) as gate:
+def test_a_step_that_hangs_makes_health_fail_until_it_ends(server, monkeypatch):
+    monkeypatch.setattr(server.engine, "_step_seconds", 0.1)
+    with Gate(server) as gate:
         waits = server.post("/v1/completions", SHORT)
         server.wait_for(lambda: server.ask("/health") == (503, {"status": "stuck"}))
         assert server.ask("/live")[1]["status"] == "stuck"

@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from roseinfer.arguments import counted
-from roseinfer.cli.answering import Loading, Writing, llm_of, params_of, show_as_it_grows
+from roseinfer.cli.answering import Loading, Writing, llm_and_params, show_as_it_grows
 from roseinfer.cli.command import Failed
 from roseinfer.cli.flags import add_flags
 from roseinfer.llm.template_text import template_text
@@ -47,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     template = None if args.chat_template is None else template_text(args.chat_template)
-    llm = llm_of(args, tokenizer_for(args.model, template))
-    chat = Chat(llm, params_of(args, llm, max_tokens=args.max_tokens), args.system, template)
+    llm, params = llm_and_params(args, tokenizer_for(args.model, template), max_tokens=args.max_tokens)
+    chat = Chat(llm, params, args.system, template)
     while (line := next_line()) not in (None, "/exit"):
         if line == "/new":
             chat.begin()
