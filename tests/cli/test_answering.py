@@ -203,6 +203,25 @@ def test_ctrl_c_at_the_prompt_says_how_to_leave_and_twice_leaves(monkeypatch, ca
         chat.next_line()
 
 
+def test_a_text_comes_as_it_is_written(monkeypatch):
+    shown, stream = [], LLM.stream
+
+    class Out(io.StringIO):
+        def flush(self):
+            shown.append(self.getvalue())
+
+    def noting(self, prompt, params):
+        for output in stream(self, prompt, params):
+            yield output
+            assert shown[-1].endswith(output.outputs[0].text[-1:])  # before the next token is asked for
+
+    monkeypatch.setattr(LLM, "stream", noting)
+    monkeypatch.setattr(sys, "stdout", Out())
+    assert main(["generate", "tiny", "Return a new", "--max-tokens", "20", "--device", "cpu"]) == 0
+    assert len({*shown}) > 10
+
+
+@pytest.mark.nightly
 def test_in_a_process_of_its_own_a_text_comes_as_it_is_written():
     command = [sys.executable, "-m", "roseinfer", "generate", "tiny", "Return a new", "--max-tokens", "200"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -5,6 +5,7 @@ All tests share them: what a test changes of one, it puts back.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import openai
@@ -13,10 +14,11 @@ from running import SIZES, Running, folder_with_template, running_server
 
 from roseinfer.llm.llm import LLM
 from roseinfer.sequence import SamplingParams
+from roseinfer.server.async_engine import READY
 
 TEMPLATE = """{% for tool in tools or [] %}{{ tool | tojson }}
 {% endfor %}{% for m in messages %}[{{ m.role }}] {{ m.reasoning_content }}{{ m.content }}
-{%- for call in m.tool_calls or [] %}<{{ call.function.name }}:{{ call.function.arguments | tojson }}>{% endfor %}
+{% for call in m.tool_calls or [] %}<{{ call.function.name }}:{{ call.function.arguments | tojson }}>{% endfor %}
 {% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"""
 
 
@@ -24,6 +26,13 @@ TEMPLATE = """{% for tool in tools or [] %}{{ tool | tojson }}
 def server() -> Iterator[Running]:
     with running_server() as running:
         yield running
+
+
+@pytest.fixture
+def drained(server: Running) -> Iterator[Running]:
+    """The server, for a test that drains its engine: it serves again afterwards."""
+    yield server
+    server.engine._stage = READY
 
 
 @pytest.fixture(scope="session")
@@ -36,6 +45,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 def chatty(folder: str) -> Iterator[Running]:
     with running_server(folder) as running:
         yield running
+        running.server.handle_exit(signal.SIGTERM, None)
+    assert running.server.has_ended and running.said[-1] == "every request has ended"
 
 
 @pytest.fixture(scope="session")
@@ -52,9 +63,10 @@ def chat_client(chatty: Running) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture(autouse=True)
 def nothing_stays(request: pytest.FixtureRequest) -> Iterator[None]:
+    used = [request.getfixturevalue(name) for name in ("server", "chatty") if name in request.fixturenames]
     yield
-    for name in {"server", "chatty"} & {*request.fixturenames}:
-        request.getfixturevalue(name).wait_until_idle()
+    for running in used:
+        running.wait_until_idle()
 
 
 class Offline:

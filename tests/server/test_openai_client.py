@@ -6,7 +6,6 @@ import asyncio
 
 import openai
 import pytest
-from running import running_server
 
 from roseinfer.sequence import SamplingParams
 
@@ -134,14 +133,6 @@ def test_errors_are_the_clients_own_classes(client):
     assert wrong.value.param == "max_tokens" and wrong.value.type == "invalid_request_error"
     with pytest.raises(openai.BadRequestError, match="tiny.*has no chat template"):
         client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "If"}])
-
-
-def test_a_server_may_have_a_template_in_place_of_the_models(offline):
-    template, message = "{{ messages[0].content }}", {"role": "user", "content": "Return a new"}
-    with running_server(chat_template=template) as server, server.client() as client:
-        answer = client.chat.completions.create(model="tiny", messages=[message], max_tokens=4)
-    told = offline.llm.chat([message], SamplingParams(max_tokens=4), chat_template=template, use_tqdm=False)
-    assert answer.choices[0].message.content == told[0].outputs[0].text
 
 
 def test_what_asks_for_nothing_may_be_sent(client, offline):

@@ -27,25 +27,20 @@ def expected(offline) -> dict[str, str]:
 
 
 def test_clients_that_do_anything_get_no_wrong_answer_and_lose_no_block(folder, expected):
-    storm_over(folder, expected, num_clients=60, seed=1)
-
-
-def storm_over(model: str, expected: dict[str, str], num_clients: int, seed: int) -> Storm:
     """Processes of the server are stopped and go on all the while."""
-    with running_server(model, max_queue=16) as running:
-        storm = Storm(running.address, expected, seed)
-        calm = threading.Event()
-        trouble = threading.Thread(target=stop_and_go, args=(os.getpid(), calm, seed))
+    with running_server(folder, max_queue=16) as running:
+        running.server.service.prompts._grammar_worker.seconds = 0.5
+        storm, calm = Storm(running.address, expected, seed=1), threading.Event()
+        trouble = threading.Thread(target=stop_and_go, args=(os.getpid(), calm, 1))
         trouble.start()
         try:
-            storm.run(num_clients)
+            storm.run(num_clients=60)
         finally:
             calm.set()
             trouble.join()
         assert not storm.wrong, storm.wrong[:5]
         running.wait_until_idle()
         assert running.ask("/health") == (200, {"status": "ready"})
-    return storm
 
 
 def stop_and_go(pid: int, calm: threading.Event, seed: int) -> None:
@@ -61,18 +56,15 @@ def stop_and_go(pid: int, calm: threading.Event, seed: int) -> None:
                 os.kill(child, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.nightly)])
+@pytest.mark.nightly  # test_waits.py and test_signals.py have one end of each kind
+@pytest.mark.parametrize("seed", [1, 2])
 def test_it_ends_in_the_middle_of_a_storm(folder, expected, seed):
-    end_in_a_storm(folder, expected, seed)
-
-
-def end_in_a_storm(model: str, expected: dict[str, str], seed: int, num_clients: int = 60) -> tuple[float, Storm]:
-    """A signal or two at any moment, while its processes may be stopped. How long the end took, and the storm."""
+    """A signal or two at any moment, while its processes may be stopped."""
     draw = random.Random(seed)
-    with serving(model, "--drain-seconds", "1", "--max-queue", "16", "--max-num-seqs", "4") as (process, url):
+    with serving(folder, "--drain-seconds", "1", "--max-queue", "16", "--max-num-seqs", "4") as (process, url):
         host, port = url.removeprefix("http://").rsplit(":", 1)
         storm = Storm((host, int(port)), expected, seed)
-        clients = threading.Thread(target=storm.run, args=(num_clients,))
+        clients = threading.Thread(target=storm.run, args=(60,))
         clients.start()
         time.sleep(draw.random() * 3)
         left = children(process.pid)
@@ -80,19 +72,16 @@ def end_in_a_storm(model: str, expected: dict[str, str], seed: int, num_clients:
             for child in left:
                 os.kill(child, signal.SIGSTOP)
         storm.is_ending = True
-        begun = time.monotonic()
         with suppress(subprocess.TimeoutExpired):
             for number in draw.choice([(15,), (2,), (15, 15), (2, 2), (15, 2)]):
                 process.send_signal(number)
                 process.wait(draw.random() * 1.5)
         said = process.communicate(timeout=ENDS_WITHIN)[1]
-        seconds = time.monotonic() - begun
         clients.join(DEADLINE)
         assert not clients.is_alive() and process.returncode == 0, said
         assert "cut off" in said or "every request has ended" in said
         assert not storm.wrong, storm.wrong[:5]
         assert not [child for child in left if is_there(child)], "a process was left behind"
-    return seconds, storm
 
 
 def is_there(pid: int) -> bool:
