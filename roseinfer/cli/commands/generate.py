@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from roseinfer.arguments import counted
-from roseinfer.cli.answering import Loading, Writing, llm_and_params, show_as_it_grows, status_of
+from roseinfer.cli.answering import ModelFlags, Writing, llm_and_params, show_as_it_grows, status_of
 from roseinfer.cli.command import Failed
 from roseinfer.cli.flags import add_flags
 from roseinfer.cli.output import add_output, check_output, written
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-tokens", type=int, default=MAX_TOKENS, help="new tokens at most")
     parser.add_argument("--stop", action="append", metavar="TEXT", help="the text ends before it; may be given twice")
     add_flags(parser.add_argument, Writing)
-    add_flags(parser.add_argument, Loading)
+    add_flags(parser.add_argument, ModelFlags)
     add_output(parser.add_argument)
 
 
