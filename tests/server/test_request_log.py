@@ -90,16 +90,13 @@ def test_a_log_has_a_line_for_each_request_and_no_secret(capsys):
     assert "rose-" not in "".join(lines)
 
 
-POSTED = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer rose-key\r\n"
+KEY = "Authorization: Bearer rose-key\r\n"
 
 
 def gone(logged: Running) -> None:
     """Ask, and leave before there is an answer."""
-    data = json.dumps(BODY)
     with Gate(logged) as gate:
-        with logged.connect() as connection:
-            head = f"{POSTED}Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
-            connection.sendall((head + data).encode())
+        with logged.post("/v1/completions", BODY, KEY):
             logged.wait_for(lambda: len(logged.engine.streams) == 1)
         logged.wait_for(lambda: not logged.engine.streams)
         gate.open()
@@ -108,7 +105,8 @@ def gone(logged: Running) -> None:
 def gone_within_its_body(logged: Running) -> None:
     connections = logged.server.server_state.connections
     with logged.connect() as connection:
-        connection.sendall(f"{POSTED}Content-Length: 9\r\n\r\n{{".encode())
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n{KEY}Content-Length: 9\r\n\r\n"
+        connection.sendall(f"{head}{{".encode())
         logged.wait_for(lambda: len(logged.server.server_state.tasks) == 1)
     logged.wait_for(lambda: not connections and not logged.server.server_state.tasks)
 

@@ -7,25 +7,23 @@ import os
 import signal
 import socket
 import subprocess
-import urllib.error
-import urllib.request
 
 import pytest
 from running import DEADLINE
-from served_process import ask, serving
+from served_process import serving
 
 from roseinfer.cli.main import main
 
 pytestmark = pytest.mark.slow
 
 
-AT_NIGHT = pytest.mark.nightly  # in a process of its own; the neighbours are of `named`
 POST = """\
 model_config: {model_name: llama_7b, max_generate_length: 300, seq_length: [512], decode_batch_size: [4],
                prefill_batch_size: [2], pad_token_id: 0, model_dtype: DataType.FLOAT32}
 pa_config: {num_blocks: 64, block_size: 16, decode_seq_length: 512}
 """
 KEY = {"Authorization": "Bearer rose-key"}
+LONG = {"prompt": "Return a new", "max_tokens": 300, "ignore_eos": True, "stream": True}
 
 
 @pytest.fixture(scope="module")
@@ -33,42 +31,42 @@ def named(tmp_path_factory):
     """A process that has the post's file, and a key from its environment. The last test of it ends it."""
     path = tmp_path_factory.mktemp("post") / "server.yaml"
     path.write_text(POST)
-    with serving("tiny", "--config", str(path), ROSEINFER_API_KEY="rose-key") as (process, url):
-        yield process, url
+    with serving("tiny", "--config", str(path), ROSEINFER_API_KEY="rose-key") as served:
+        yield served
 
 
-def check_command(process, url, path):
+def check_command(served, path):
     """Check that the page is where the process says, and type the command that it says."""
-    page, command = process.stderr.readline(), process.stderr.readline()
-    with urllib.request.urlopen(page.split(": ")[1].strip(), timeout=DEADLINE) as answer:
-        assert answer.headers["Content-Type"].startswith("text/html")
+    page, command = served.process.stderr.readline(), served.process.stderr.readline()
+    assert page.endswith(f": {served.url}/\n")
+    status, _, headers = served.exchange("/")
+    assert status == 200 and headers["Content-Type"].startswith("text/html")
     curl = command.split(": ", 1)[1].strip()
-    assert f"curl {url}{path} " in curl and "rose-key" not in curl
+    assert f"curl {served.url}{path} " in curl and "rose-key" not in curl
     environ = os.environ | {"ROSEINFER_API_KEY": "rose-key"}
     run = subprocess.run(["sh", "-c", f"{curl} -s"], env=environ, capture_output=True, text=True)
     assert json.loads(run.stdout)["usage"]["completion_tokens"] > 0, run.stderr
 
 
-def check_end(process, url, number, **headers):
+def check_end(served, number, headers=""):
     """Check that a signal lets a stream end, and then the process with status 0."""
-    body = {"prompt": "Return a new", "max_tokens": 300, "ignore_eos": True, "stream": True}
-    with ask(f"{url}/v1/completions", body, **headers) as answer:
-        first = answer.readline()
-        process.send_signal(number)
-        rest = answer.read().decode()
-    assert first.startswith(b"data: {") and rest.endswith("data: [DONE]\n\n")
-    assert '"finish_reason":"length"' in rest
-    out, err = process.communicate(timeout=DEADLINE)
-    assert process.returncode == 0 and out == "" and "every request has ended" in err
-    with pytest.raises(urllib.error.URLError):
-        urllib.request.urlopen(f"{url}/health", timeout=DEADLINE)
+    with served.post("/v1/completions", LONG, f"{headers}Connection: close\r\n") as connection:
+        answer = connection.recv(65536)
+        served.process.send_signal(number)
+        while part := connection.recv(65536):
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 200 OK") and b"data: [DONE]\n\n" in answer
+    assert b'"finish_reason":"length"' in answer
+    assert "every request has ended" in served.ended()
+    with pytest.raises(ConnectionError):
+        served.connect()
 
 
 def test_the_command_that_it_says_when_it_is_ready_works(named):
-    check_command(*named, "/v1/completions")
+    check_command(named, "/v1/completions")
 
 
-@AT_NIGHT
+@pytest.mark.nightly  # `named` says nearly the same
 @pytest.mark.parametrize(
     ("model", "flags", "path"),
     [
@@ -77,37 +75,32 @@ def test_the_command_that_it_says_when_it_is_ready_works(named):
     ],
 )
 def test_the_command_of_another_model_works(model, flags, path):
-    with serving(model, *flags) as (process, url):
-        check_command(process, url, path)
-        check_end(process, url, signal.SIGINT)
+    with serving(model, *flags) as served:
+        check_command(served, path)
+        check_end(served, signal.SIGINT)
 
 
 def test_the_posts_file_serves_with_a_key_from_the_environment(named):
-    _, url = named
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        ask(f"{url}/v1/completions", {"prompt": "If"})
-    assert refused.value.code == 401
-    with ask(f"{url}/v1/completions", {"prompt": "If", "model": "llama_7b"}, **KEY) as answer:
-        assert json.load(answer)["usage"]["completion_tokens"] == 16
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        ask(f"{url}/v1/completions", {"prompt": "If", "max_tokens": 301}, **KEY)
-    assert "max_generate_length, got 301" in json.load(refused.value)["error"]["message"]
+    path, body = "/v1/completions", {"prompt": "If", "model": "llama_7b"}
+    assert named.ask(path, body)[0] == 401
+    assert named.ask(path, body, **KEY)[1]["usage"]["completion_tokens"] == 16
+    status, answer = named.ask(path, body | {"max_tokens": 301}, **KEY)
+    assert status == 400 and "max_generate_length, got 301" in answer["error"]["message"]
 
 
 def test_a_signal_lets_a_stream_end_and_the_process_with_status_0(named):
-    check_end(*named, signal.SIGTERM, **KEY)
+    check_end(named, signal.SIGTERM, "Authorization: Bearer rose-key\r\n")
 
 
 def test_a_learners_engine_answers_and_a_terminal_that_has_gone_holds_up_no_end(tmp_path, offline):
     (tmp_path / "__init__.py").write_text("from stages import TokenBudget as MyEngine\n")
-    with serving("tiny", "--engine", str(tmp_path), "--max-num-seqs", "2") as (process, url):
-        with ask(f"{url}/v1/completions", {"prompt": "If", "max_tokens": 9}) as answer:
-            assert json.load(answer)["choices"][0]["text"] == offline.text("If", max_tokens=9)
-        process.stderr.close()
-        with urllib.request.urlopen(f"{url}/health", timeout=DEADLINE) as answer:
-            assert answer.status == 200
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(DEADLINE) == 0
+    with serving("tiny", "--engine", str(tmp_path), "--max-num-seqs", "2") as served:
+        _, answer = served.ask("/v1/completions", {"prompt": "If", "max_tokens": 9})
+        assert answer["choices"][0]["text"] == offline.text("If", max_tokens=9)
+        served.process.stderr.close()
+        assert served.ask("/health")[0] == 200
+        served.process.send_signal(signal.SIGTERM)
+        assert served.process.wait(DEADLINE) == 0
 
 
 WRONG = [

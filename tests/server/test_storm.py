@@ -16,7 +16,9 @@ from served_process import serving
 from storm import TEXTS, Storm
 from test_signals import children
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+# A load with clients that leave and bodies that are wrong is in tests/bench/test_serving_bench.py, each kind of end in
+# test_waits.py and test_signals.py.
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.nightly]
 
 ENDS_WITHIN = DEADLINE  # seconds: 1 to drain, 5 to send, 5 for the last step, and the rest for a busy machine
 
@@ -56,14 +58,12 @@ def stop_and_go(pid: int, calm: threading.Event, seed: int) -> None:
                 os.kill(child, signal.SIGCONT)
 
 
-@pytest.mark.nightly  # test_waits.py and test_signals.py have one end of each kind
 @pytest.mark.parametrize("seed", [1, 2])
 def test_it_ends_in_the_middle_of_a_storm(folder, expected, seed):
     """A signal or two at any moment, while its processes may be stopped."""
     draw = random.Random(seed)
-    with serving(folder, "--drain-seconds", "1", "--max-queue", "16", "--max-num-seqs", "4") as (process, url):
-        host, port = url.removeprefix("http://").rsplit(":", 1)
-        storm = Storm((host, int(port)), expected, seed)
+    with serving(folder, "--drain-seconds", "1", "--max-queue", "16", "--max-num-seqs", "4") as served:
+        process, storm = served.process, Storm(served.address, expected, seed)
         clients = threading.Thread(target=storm.run, args=(60,))
         clients.start()
         time.sleep(draw.random() * 3)

@@ -138,13 +138,12 @@ def test_draining_refuses_new_work_and_ends_what_runs(drained, offline):
 
 def test_what_does_not_end_in_time_is_cut_off_with_an_error(drained):
     with Gate(drained) as gate:
-        streamed = drained.post("/v1/completions", LONG | {"stream": True})
-        drained.wait_for(lambda: len(drained.engine.streams) == 1)
+        streamed = drained.post("/v1/completions", LONG | {"stream": True}, "Connection: close\r\n")
+        data = streamed.recv(65536)  # it has begun
         end = asyncio.run_coroutine_threadsafe(drained.engine.drain(0), drained.server.loop)
         assert end.result(DEADLINE) == 1
         gate.open()
-        data = b""
-        while b"0\r\n\r\n" not in data and (piece := streamed.recv(65536)):
+        while piece := streamed.recv(65536):
             data += piece
         assert b'"error"' in data and b"shutting down" in data and b"[DONE]" not in data
         streamed.close()
