@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from tiers import in_every_run
 from trace_cases import BUILD, FORWARD, STEP, event, toy_step, two_gpu_steps
 
 from course.posts.data import POSTS
@@ -105,9 +106,11 @@ def test_overview_of_a_bare_list_without_cats_or_numbered_threads(run, write):
 # --- queries ---
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in (POSTS / "000").glob("*.sql")))
-def test_our_queries_run_from_their_files(run, live, name):
-    path = POSTS / "000" / f"{name}.sql"
+QUERIES = {path.stem: (path,) for path in sorted((POSTS / "000").glob("*.sql"))}
+
+
+@pytest.mark.parametrize("path", in_every_run(QUERIES, ["spans", "self_time"]))
+def test_our_queries_run_from_their_files(run, live, path):
     status, out, err = run(live, "--sql-file", path)
     assert (status, err) == (0, "")
     table = Trace.load(live).rows(path.read_text(encoding="utf-8"))

@@ -93,8 +93,7 @@ def test_null_asks_for_nothing_wherever_a_field_is_not_required(server, client, 
     wanted = create(**given).choices[0]
     optional = {name for name, field in BODIES[kind].model_fields.items() if not field.is_required()}
     own = set(inspect.signature(create).parameters) - {"extra_headers", "extra_query", "extra_body", "timeout"}
-    for name in sorted((optional | own) - given.keys()):
-        assert create(**given, extra_body={name: None}).choices[0] == wanted, name
+    assert create(**given, extra_body=dict.fromkeys((optional | own) - given.keys())).choices[0] == wanted
 
 
 @pytest.mark.slow

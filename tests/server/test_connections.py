@@ -134,11 +134,12 @@ def locked():
         yield running
 
 
+GUARDED = ["/v1/completions", "/v1/models", "/generate", "/tokenize", "/detokenize", "/live", "/models/tiny/generate"]
+WRONG_KEYS = ["", "rose-key", "Bearer", "Bearer rose-ke", "Bearer rose-key2", "Basic rose-key"]
+
+
 @pytest.mark.parametrize(
-    "path", ["/v1/completions", "/v1/models", "/generate", "/tokenize", "/detokenize", "/live", "/models/tiny/generate"]
-)
-@pytest.mark.parametrize(
-    "sent", [None, "", "rose-key", "Bearer", "Bearer rose-ke", "Bearer rose-key2", "Basic rose-key"]
+    ("path", "sent"), [(path, None) for path in GUARDED] + [("/v1/completions", key) for key in WRONG_KEYS]
 )
 def test_without_the_key_it_is_401(locked, path, sent):
     status, text, headers = locked.exchange(path, **({} if sent is None else {"Authorization": sent}))

@@ -65,28 +65,30 @@ def check(calls):
         jsonschema.validate(json.loads(arguments), SCHEMAS[name])
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_named_tool_is_called_once(chat_client, stream):
-    calls, reason, content = ask(chat_client, stream, tool_choice=NAMED)
+def asked_twice(client, **fields):
+    """(calls, finish_reason, content) of an answer that is the same whole and streamed."""
+    whole, streamed = (ask(client, stream, **fields) for stream in (False, True))
+    assert whole == streamed
+    return whole
+
+
+def test_a_named_tool_is_called_once(chat_client):
+    calls, reason, content = asked_twice(chat_client, tool_choice=NAMED)
     assert [name for name, _ in calls] == ["copy"] and reason == "stop" and content is None
     check(calls)
-    assert calls == ask(chat_client, not stream, tool_choice=NAMED)[0]
 
 
-@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_required_call_is_of_any_tool(chat_client, stream, seed):
+def test_a_required_call_is_of_any_tool(chat_client, seed):
     wish = {"tool_choice": "required", "parallel_tool_calls": False, "temperature": 1.5, "seed": seed}
-    calls, reason, content = ask(chat_client, stream, **wish)
+    calls, reason, content = asked_twice(chat_client, **wish)
     assert len(calls) == 1 and reason == "tool_calls" and content is None
     check(calls)
-    assert calls == ask(chat_client, not stream, **wish)[0]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_several_calls_may_be_required(chat_client, stream):
+def test_several_calls_may_be_required(chat_client):
     wish = {"tool_choice": "required", "tools": [STOP], "temperature": 2.0}
-    answers = [ask(chat_client, stream, seed=seed, **wish) for seed in range(5)]
+    answers = [asked_twice(chat_client, seed=seed, **wish) for seed in range(5)]
     assert {reason for _, reason, _ in answers} <= {"tool_calls", "length"}
     assert max(len(calls) for calls, _, _ in answers) > 1 and min(len(calls) for calls, _, _ in answers) > 0
     assert {call for calls, _, _ in answers for call in calls[:-1]} == {("stop", "{}")}
@@ -102,12 +104,11 @@ def test_a_call_that_is_cut_off_says_so(chat_client, stream):
         assert all(found == name and whole.startswith(part) for found, part in calls)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_call_that_a_stop_text_cuts_off_is_not_called_whole(chat_client, stream):
+def test_a_call_that_a_stop_text_cuts_off_is_not_called_whole(chat_client):
     wish = {"tool_choice": "required", "tools": [COPY], "parallel_tool_calls": False}
-    [(_, whole)], reason, _ = ask(chat_client, stream, **wish)
+    [(_, whole)], reason, _ = asked_twice(chat_client, **wish)
     assert reason == "tool_calls"
-    [(_, part)], reason, _ = ask(chat_client, stream, stop='"deep"', **wish)
+    [(_, part)], reason, _ = asked_twice(chat_client, stop='"deep"', **wish)
     assert reason == "stop" and whole.startswith(part)
 
 
@@ -130,12 +131,14 @@ def test_the_clients_own_helpers_read_the_calls(chat_client):
 
 
 @pytest.mark.parametrize("choice", [{}, {"tool_choice": "auto"}, {"tool_choice": "none"}])
-@pytest.mark.parametrize("stream", [False, True])
-def test_tools_are_told_to_the_model(chat_client, offline, choice, stream):
+def test_tools_are_told_to_the_model(chat_client, offline, choice):
     [output] = offline.llm.chat(ASK, SamplingParams(max_tokens=9), use_tqdm=False, tools=TOOLS)
     assert '"name": "stop"' in output.prompt
-    calls, reason, content = ask(chat_client, stream, max_tokens=9, **choice)
-    assert (calls, reason, content) == ([], output.outputs[0].finish_reason, output.outputs[0].text)
+    assert asked_twice(chat_client, max_tokens=9, **choice) == (
+        [],
+        output.outputs[0].finish_reason,
+        output.outputs[0].text,
+    )
 
 
 def test_a_conversation_goes_on_with_what_the_tool_said(chat_client, offline):
