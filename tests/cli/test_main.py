@@ -117,6 +117,14 @@ def test_a_bug_is_shown_whole(monkeypatch, error):
         main(["doctor"])
 
 
+def test_a_pipe_that_is_closed_is_no_error_to_tell():
+    command = [sys.executable, "-m", "roseinfer", "bench"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
+
+
 @pytest.mark.nightly  # their help, above, is shown in any folder
 def test_the_courses_commands_run_in_any_folder(tmp_path):
     lesson = str(ROOT / "notebooks" / "00_start_here.ipynb")
