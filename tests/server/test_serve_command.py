@@ -119,6 +119,20 @@ WRONG = [
     ("tiny --dtype int8 --port 0", "--dtype must be one of float32"),
     ("tiny --max-model-len 4096 --port 0", "--max-model-len 4096 is more positions than the model has"),
     ("tiny --scheduling-policy lottery --port 0", "lottery"),
+    ("no/such/model --replicas 2", "no/such/model"),
+    ("tiny --replicas 0", "--replicas must be an integer from 1 to 64, got 0"),
+    ("tiny --replicas two", "--replicas: must be an integer, got 'two'"),
+    ("tiny --affinity-header x-group", "--affinity-header x-group: needs --replicas"),
+    ("tiny --replicas 2 --affinity-header a:b", "--affinity-header must be of letters, digits and -, got 'a:b'"),
+    ("tiny --replicas 2 --max-connections 9", "--max-connections 9: changes nothing with --replicas"),
+    ("tiny --replicas 2 --quantization int2", "--quantization must be one of None, 'int8', 'int4', got 'int2'"),
+    ("tiny --replicas 2 --device abacus", "--device 'abacus' is not a device"),
+    ("tiny --replicas 2 --dtype int8", "--dtype must be one of float32, float16, bfloat16, got 'int8'"),
+    ("tiny --replicas 2 --max-model-len 4096", "--max-model-len 4096 is more positions than the model has"),
+    ("tiny --replicas 2 --block-size 0", "--block-size must be an integer of at least 1, got 0"),
+    ("tiny --replicas 2 --scheduling-policy lottery", "lottery"),
+    ("tiny --replicas 2 --access-log", "--access-log True: changes nothing with --replicas"),
+    ("tiny --replicas 2 --send-seconds 9", "--send-seconds 9.0: changes nothing with --replicas"),
 ]
 
 
@@ -130,12 +144,13 @@ def test_a_wrong_argument_is_one_line(capsys, arguments, message):
     assert out == "" and error.startswith("error: ") and message in error
 
 
-def test_a_port_that_is_taken_is_one_line(capsys):
+@pytest.mark.parametrize("more", [[], ["--replicas", "2"]])
+def test_a_port_that_is_taken_is_one_line(capsys, more):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        assert main(["serve", "tiny", "--port", str(port)]) == 1
+        assert main(["serve", "tiny", "--port", str(port), *more]) == 1
     assert f"port={port} cannot be listened at: Address already in use" in capsys.readouterr().err
 
 
