@@ -19,10 +19,12 @@ def test_without_the_extra_it_is_named(capsys, monkeypatch):
     assert "--replicas 2: needs Ray Serve: run `pip install '.[scale]'`" in capsys.readouterr().err
 
 
-def test_tensor_parallel_shards_do_not_combine_with_replicas():
+def test_shards_and_a_learners_engine_do_not_combine_with_replicas():
     command.check_replicas(2, {}, {"tensor_parallel_size": 1})
     with pytest.raises(ValueError, match="--tensor-parallel 2 does not combine with --replicas 3"):
         command.check_replicas(3, {}, {"tensor_parallel_size": 2})
+    with pytest.raises(ValueError, match="--engine: does not combine with --replicas"):
+        command.check_replicas(2, {}, {"stage": object})
 
 
 @pytest.fixture(scope="module")
