@@ -66,6 +66,11 @@ def test_at_a_terminal_the_prompt_stands_before_its_text(llm, capsys, monkeypatc
     assert err.splitlines()[-1].startswith("1 token in ")
 
 
+def test_a_prompt_without_a_token_is_refused(capsys):
+    assert main(["generate", "tiny", "", "--device", "cpu"]) == 2
+    assert capsys.readouterr() == ("", "error: a prompt must have at least one token, got the text ''\n")
+
+
 @pytest.mark.parametrize("command", ["generate", "chat"])
 def test_a_long_wait_says_what_it_is_for(command, capsys, monkeypatch, template):
     """As on a machine that has not compiled the kernels yet."""

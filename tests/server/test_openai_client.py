@@ -8,6 +8,7 @@ import openai
 import pytest
 
 from roseinfer.sequence import SamplingParams
+from roseinfer.server.params import Defaults
 
 pytestmark = pytest.mark.slow
 
@@ -133,6 +134,11 @@ def test_errors_are_the_clients_own_classes(client):
     assert wrong.value.param == "max_tokens" and wrong.value.type == "invalid_request_error"
     with pytest.raises(openai.BadRequestError, match="tiny.*has no chat template"):
         client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "If"}])
+
+
+def test_a_servers_own_limit_and_end_tokens_are_the_defaults(offline):
+    defaults = Defaults(offline.llm, end_tokens=(7,), most_new_tokens=5).params
+    assert defaults.max_tokens == 5 and 7 in defaults.stop_token_ids
 
 
 def test_what_asks_for_nothing_may_be_sent(client, offline):

@@ -23,7 +23,7 @@ model_config: {model_name: llama_7b, max_generate_length: 300, seq_length: [512]
 pa_config: {num_blocks: 64, block_size: 16, decode_seq_length: 512}
 """
 KEY = {"Authorization": "Bearer rose-key"}
-LONG = {"prompt": "Return a new", "max_tokens": 300, "ignore_eos": True, "stream": True}
+LONG = {"prompt": [1, 2, 3], "max_tokens": 200, "ignore_eos": True, "stream": True}
 
 
 @pytest.fixture(scope="module")
