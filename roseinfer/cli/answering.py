@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from roseinfer.cli.command import FAILED, INTERRUPTED, Failed
 from roseinfer.cli.flags import given_fields
 from roseinfer.cli.progress import shown_progress
-from roseinfer.cli.repository import engine_at
+from roseinfer.cli.repository import with_stage
 from roseinfer.settings import DEVICE, ENGINE, flag
 
 if TYPE_CHECKING:
@@ -24,7 +24,9 @@ WRITES = "the model's generation_config.json decides when not given"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loading:
+class ModelFlags:
+    """Arguments of LLM that are flags of every command that answers."""
+
     dtype: str | None = flag(None, "float32 (when not given), float16, bfloat16, or auto for the checkpoint's own")
     quantization: str | None = flag(None, "int8 or int4 for matrices in 8 or 4 bits, on a CPU")
     device: str | None = flag(None, DEVICE)
@@ -42,20 +44,20 @@ class Writing:
     seed: int | None = flag(None, "the same text again, where it is drawn")
 
 
-def llm_of(args: Namespace, tokenizer: ModelTokenizer) -> LLM:
-    """Load the model that was named, for one request at a time. Raises ValueError as LLM does."""
+def llm_and_params(args: Namespace, tokenizer: ModelTokenizer, **others: Any) -> tuple[LLM, SamplingParams]:
+    """Load the model that was named, for one request at a time. Its own params have what was typed in place of theirs.
+
+    Raises ValueError as SamplingParams does, before anything is loaded, and as LLM does.
+    """
     from roseinfer.llm.llm import LLM
+    from roseinfer.sampling_params import SamplingParams
 
-    given = given_fields(Loading, args)
-    if (folder := given.pop("engine", None)) is not None:
-        given["stage"] = engine_at(folder)
+    typed = given_fields(Writing, args) | others
+    SamplingParams(**typed)
+    given = with_stage(given_fields(ModelFlags, args))
     with shown_progress(f"loading {args.model}; a first run also compiles kernels, once"):
-        return LLM(args.model, tokenizer=tokenizer, max_num_seqs=1, **given)
-
-
-def params_of(args: Namespace, llm: LLM, **others: Any) -> SamplingParams:
-    """Return the model's own params, with what was typed in place of them. Raises ValueError as SamplingParams does."""
-    return replace(llm.get_default_sampling_params(), **given_fields(Writing, args), **others)
+        llm = LLM(args.model, tokenizer=tokenizer, max_num_seqs=1, **given)
+    return llm, replace(llm.get_default_sampling_params(), **typed)
 
 
 def show_as_it_grows(llm: LLM, prompt: str | Sequence[int], params: SamplingParams) -> RequestOutput:

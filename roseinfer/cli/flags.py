@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
+from functools import partial
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -85,20 +86,12 @@ def _typed(default: Any, kind: Any) -> Any:
     return ("-" if kind == Range else ",").join(each) or None
 
 
-def integers(flag: str, text: str) -> list[int]:
-    """Return [1, 8, 64] for "1,8,64". Raises ValueError, naming the flag."""
+def numbers(kind: Callable[[str], T], kinds: str, example: str, flag: str, text: str) -> list[T]:
+    """Return [1, 8, 64] for "1,8,64". kinds, example: for the error. Raises ValueError, naming the flag."""
     try:
-        return [int(part) for part in text.split(",")]
+        return [kind(part) for part in text.split(",")]
     except ValueError:
-        raise ValueError(f"{flag} {text!r}: must be integers with commas between them, such as 1,8,64") from None
-
-
-def numbers(flag: str, text: str) -> list[float]:
-    """Return [0.5, 2.0] for "0.5,2". Raises ValueError, naming the flag."""
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise ValueError(f"{flag} {text!r}: must be numbers with commas between them, such as 0.5,2") from None
+        raise ValueError(f"{flag} {text!r}: must be {kinds} with commas between them, such as {example}") from None
 
 
 def names(flag: str, text: str) -> list[str]:
@@ -120,8 +113,8 @@ def lengths(flag: str, text: str) -> Range:
 
 
 PARSERS: dict[Any, Callable[[str, Any], Any]] = {
-    Sequence[int]: integers,
-    Sequence[float]: numbers,
+    Sequence[int]: partial(numbers, int, "integers", "1,8,64"),
+    Sequence[float]: partial(numbers, float, "numbers", "0.5,2"),
     Sequence[str]: names,
     Range: lengths,
 }

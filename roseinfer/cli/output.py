@@ -18,6 +18,8 @@ from roseinfer.cli.command import Failed, require_writable
 if TYPE_CHECKING:
     import argparse
 
+    from roseinfer.display.measured import Result
+
 CHARTS = (".html", ".png", ".svg", ".pdf")
 DRAWN_WITH = ("altair", "vl_convert")
 LAST_LINE = (
@@ -57,22 +59,25 @@ def require_suffix(flag: str, path: Path, allowed: Sequence[str]) -> None:
 
 def deliver(
     args: argparse.Namespace,
-    text: str,
-    line: Callable[[], str],
-    whole: Callable[[], str],
+    result: Result,
     draw: Callable[[Path], None] | None = None,
+    long: bool = False,
+    whole: Callable[[], str] | None = None,
 ) -> None:
-    """Show text and line, then write `whole` and the charts. Raises Failed, after all of it, for a file that failed.
+    """Show a result's table and line, then write the whole of it and its charts.
 
-    line and whole are made after the text is shown, so a value that JSON cannot hold does not cost the table.
+    Raises Failed, after all of it, for a file that failed. whole: in place of result.to_json. The line and the whole
+    are made after the table is shown, so a value that JSON cannot hold does not cost the table.
     """
+    from roseinfer.display.text_table import terminal_width
+
     try:
-        print(text, flush=True)
-        show_line(line)
+        print(result.text(terminal_width(), long), flush=True)
+        show_line(result.to_line)
     finally:  # a reader that has gone, such as `head`, costs no file
-        failed = []
+        failed, text = [], whole or result.to_json
         if args.output:
-            failed += written("--output", args.output, lambda path: path.write_text(whole() + "\n", encoding="utf-8"))
+            failed += written("--output", args.output, lambda path: path.write_text(text() + "\n", encoding="utf-8"))
         if draw:
             for path in getattr(args, "chart", None) or ():
                 failed += written("--chart", path, draw)

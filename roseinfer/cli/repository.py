@@ -7,7 +7,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from roseinfer.arguments import unknown_name
 from roseinfer.cli.command import require_named
@@ -66,6 +66,12 @@ def engine_at(folder: str, flag: str = "--engine") -> type[Stage]:
     if not hasattr(module, "MyEngine"):
         raise ValueError(f"{flag} {folder}: its __init__.py has no class MyEngine")
     return module.MyEngine
+
+
+def with_stage(given: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments of LLM where "engine", a folder, is replaced by its class as "stage"."""
+    others = {name: value for name, value in given.items() if name != "engine"}
+    return others | {"stage": engine_at(given["engine"])} if "engine" in given else others
 
 
 def untimed(stages: Sequence[type[Stage]], device: torch.device) -> dict[str, str]:

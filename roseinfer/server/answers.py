@@ -56,10 +56,6 @@ class Answer:
             return DONE
         return event(self._head | {"object": self.CHUNK_KIND, "choices": [], "usage": self.usage()}) + DONE
 
-    def failed(self, error: ApiError) -> bytes:
-        """Return the event that ends a stream early."""
-        return event(error.body())
-
     def choice(self, delta: Delta) -> Json:
         """Return the choice for a whole sample."""
         raise NotImplementedError

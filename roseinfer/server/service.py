@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from roseinfer.llm.llm import LLM
 from roseinfer.llm.request import Request
 
-from .answers import Answer, CallAnswer, ChatAnswer, CompletionAnswer, GenerateAnswer
+from .answers import Answer, CallAnswer, ChatAnswer, CompletionAnswer, GenerateAnswer, event
 from .async_engine import AsyncEngine
 from .errors import CLIENT_GONE, JSON, ApiError, api_error, refusals
 from .lane import LaneFull
@@ -230,7 +230,7 @@ class Service:
             if end := answer.last():
                 yield end
         except Exception as error:
-            yield answer.failed(api_error(error))
+            yield event(api_error(error).body())
 
 
 class Events(StreamingResponse):

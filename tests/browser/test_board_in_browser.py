@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import pytest
 import vl_convert
-from lab import FLAGS, chromium
 
 from course.display.board import Board, Cell, Frame, Panel
 from course.display.board_controls import FRAME_MS
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(
-        chromium() is None,
-        reason="there is no Chromium here: install it (apt install chromium) to run the browser suite",
-    ),
-]
+pytestmark = pytest.mark.browser
 LENGTHS = {"budget 16": 5, "budget 64": 3}
 
 
@@ -24,18 +17,14 @@ def frame_of(text: str) -> Frame:
 
 
 @pytest.fixture
-def page(tmp_path):
-    from playwright.sync_api import sync_playwright
-
+def page(browser, tmp_path):
     frames = {name: [frame_of(f"{name}: {n}") for n in range(length)] for name, length in LENGTHS.items()}
     html = vl_convert.vega_to_html(Board(frames, "two runs").spec, bundle=True, renderer="svg")
     (tmp_path / "grid.html").write_text(html, encoding="utf-8")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
-        page = browser.new_page()
-        page.goto((tmp_path / "grid.html").as_uri())
-        yield page
-        browser.close()
+    page = browser.new_page()
+    page.goto((tmp_path / "grid.html").as_uri())
+    yield page
+    page.close()
 
 
 def shows(page, *texts: str) -> None:

@@ -1,7 +1,7 @@
 """What a browser alone can show of the course: JupyterLab by the README's command, in one page.
 
 Every cell of every lesson is run by `pytest --nbval notebooks`. Here widgets answer, outputs fit the page, and colours
-can be read. Screenshots stay in build/browser/. Skipped, with the reason, where there is no Chromium.
+can be read. Screenshots stay in build/browser/.
 """
 
 from __future__ import annotations
@@ -10,18 +10,12 @@ from time import monotonic
 
 import nbformat
 import pytest
-from lab import FLAGS, ROOT, THIS_NOTEBOOK, JupyterLab, chromium, copy_of, new_notebook, running_lab
+from lab import ROOT, THIS_NOTEBOOK, JupyterLab, copy_of, new_notebook, running_lab
 from tiers import in_every_run
 
 from course.teach.exercises.solutions import parse_solutions
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(
-        chromium() is None,
-        reason="there is no Chromium here: install it (apt install chromium) to run the browser suite",
-    ),
-]
+pytestmark = pytest.mark.browser
 # What differs in how it looks: a race beside a sliding picture, and a server.
 SHOWN = ("05_block_table.ipynb", "20_serving.ipynb")
 LESSONS = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
@@ -32,6 +26,7 @@ HEIGHT = 1400
 DRAWN_WITHIN = 20  # seconds: a chart has its menu beside it until its style is there
 
 PREPARED = """\
+import torch
 from course import teach
 from roseinfer.generate import begin
 from roseinfer.kernels.flat_cases import flat_case
@@ -49,6 +44,7 @@ CELLS = {
     "walk_blocks": "teach.walk_blocks(stage, prompts=requests, max_tokens=[9, 16, 5])",
     "walk_slots": "teach.walk_slots(flat.slot_mapping, flat.query_start, flat.context_lens, flat.block_tables, 8)",
     "step_debugger": "teach.step_debugger(stage, begin(stage, requests, params))",
+    "online_softmax": "teach.walk_online_softmax(torch.tensor([1.0, 0, 3, 0]), torch.eye(4)[:, :1], block_size=2)",
     "exercise": 'teach.exercise("00.3")',
     "stub": "def kv_bytes(config, num_tokens, bytes_per_value):\n    ...",
     "check": 'teach.check("00.3", kv_bytes)',
@@ -74,14 +70,12 @@ LEAST_CONTRAST = 4.5  # WCAG 2, level AA
 
 
 @pytest.fixture(scope="module")
-def lab():
+def lab(browser):
     """One page of one server, for all of them."""
-    from playwright.sync_api import sync_playwright
-
-    with running_lab() as url, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
-        yield JupyterLab(browser.new_page(viewport={"width": WIDTHS[0], "height": HEIGHT}), url)
-        browser.close()
+    with running_lab() as url:
+        page = browser.new_page(viewport={"width": WIDTHS[0], "height": HEIGHT})
+        yield JupyterLab(page, url)
+        page.close()
 
 
 @pytest.fixture(autouse=True)
@@ -128,25 +122,43 @@ def test_a_slider_that_is_moved_redraws(lab, small_notebook, view):
 
 
 @pytest.mark.parametrize("trusted", [pytest.param(True, marks=pytest.mark.nightly), False])
-def test_frames_move_in_a_notebook_that_is_opened_again_without_the_kernel_that_made_them(lab, idle_kernel, trusted):
-    names = ["prepared", *SLIDERS]
-    path = new_notebook("frames.ipynb", *(CELLS[name] for name in names))
-    with lab.notebook(path):
-        lab.run_all()
-        lab.save()
+def test_pictures_move_in_a_notebook_that_is_opened_without_the_kernel_that_made_them(
+    lab, small_notebook, idle_kernel, trusted
+):
+    chart = lab.output(NUMBER["chart"]).locator(".vega-embed").locator("canvas, svg").first
+    chart.scroll_into_view_if_needed()  # which waits for it
+    lab.save()
+    notebook = nbformat.read(small_notebook, nbformat.NO_CONVERT)
     if not trusted:  # JupyterLab has signed what it ran
-        notebook = nbformat.read(path, nbformat.NO_CONVERT)
         notebook.cells[0].source += "  # changed elsewhere"
-        nbformat.write(notebook, path)
+    path = small_notebook.with_name("opened.ipynb")
+    nbformat.write(notebook, path)
     with lab.notebook(path, kernel=idle_kernel):
-        for number in range(1, len(names)):
-            output = lab.output(number)
+        for view in SLIDERS:
+            output = lab.output(NUMBER[view])
             assert output.locator("[role=graphics-document]").get_attribute("aria-label")
             step(lab, output)
             before = output.locator("svg").text_content()
             output.get_by_role("button", name="play").click()
             redrawn(lab, output, before)
+        chart.wait_for()
+        drag_scores(lab, lab.output(NUMBER["online_softmax"]))
         lab.screenshot(f"opened again, {'trusted' if trusted else 'not trusted'}")
+
+
+def drag_scores(lab: JupyterLab, output) -> None:
+    """Drag a score of the online softmax to a lower one, and put it back by a double click."""
+    chart, slider = output.locator("svg.marks"), output.locator("input[type=range]")
+    chart.filter(has_text="exp(1.00 - 3.00)").wait_for()
+    lab.screenshot("online softmax")
+    point, lower = (chart.locator(".points_marks path").nth(token) for token in (2, 1))
+    point.drag_to(lower)
+    chart.filter(has_text="exp(1.00 - 1.00)").wait_for()
+    slider.press("ArrowLeft")
+    chart.filter(has_text="0.000 × 1.000 + 1.368 = 1.368").wait_for()
+    point.dblclick()
+    slider.press("ArrowRight")
+    chart.filter(has_text="exp(1.00 - 3.00)").wait_for()
 
 
 @pytest.mark.nightly
@@ -162,26 +174,6 @@ def test_a_slider_below_a_chart_keeps_its_arrow_keys(lab):
             slider.press(key)
         assert int(slider.input_value()) == int(before) - 2
         assert lab.call(ACTIVE_CELL) == active
-
-
-def test_a_score_that_is_dragged_changes_the_online_softmax_without_a_kernel(lab, idle_kernel):
-    call = "teach.walk_online_softmax(torch.tensor([1.0, 0.0, 3.0, 0.0]), torch.eye(4)[:, :1], block_size=2)"
-    path = new_notebook("drag.ipynb", "from course import teach; import torch", call)
-    with lab.notebook(path):
-        lab.run_all()
-        lab.save()
-    with lab.notebook(path, kernel=idle_kernel):
-        chart = lab.output(1).locator("svg.marks")
-        chart.filter(has_text="exp(1.00 - 3.00)").wait_for()
-        lab.screenshot("online softmax")
-        point, lower = (chart.locator(".points_marks path").nth(token) for token in (2, 1))
-        point.drag_to(lower)
-        chart.filter(has_text="exp(1.00 - 1.00)").wait_for()
-        lab.output(1).locator("input[type=range]").press("ArrowLeft")
-        chart.filter(has_text="0.000 × 1.000 + 1.368 = 1.368").wait_for()
-        point.dblclick()
-        lab.output(1).locator("input[type=range]").press("ArrowRight")
-        chart.filter(has_text="exp(1.00 - 3.00)").wait_for()
 
 
 def test_a_chart_takes_the_ink_of_the_theme_and_has_no_ground_of_its_own(lab, small_notebook):
@@ -249,17 +241,6 @@ def test_a_dashboard_of_an_ended_kernel_keeps_its_results_and_says_how_to_get_it
         lab.output(1).nth(2).locator(".vega-embed").wait_for()
         lab.screenshot("dashboard, opened again")
     lab.said[:] = [line for line in lab.said if "widget model not found" not in line]  # JupyterLab's own
-
-
-def test_a_chart_is_drawn_when_it_is_run_and_when_its_notebook_is_opened(lab, small_notebook, idle_kernel):
-    drawn = lab.output(NUMBER["chart"]).locator(".vega-embed").locator("canvas, svg").first
-    drawn.scroll_into_view_if_needed()  # which waits for it
-    lab.screenshot("chart")
-    lab.save()
-    opened = small_notebook.with_name("opened.ipynb")
-    opened.write_bytes(small_notebook.read_bytes())
-    with lab.notebook(opened, kernel=idle_kernel):
-        drawn.wait_for()
 
 
 def step(lab: JupyterLab, output) -> None:

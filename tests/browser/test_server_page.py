@@ -6,7 +6,7 @@ import re
 import sys
 
 import pytest
-from lab import FLAGS, ROOT, SCRATCH, chromium
+from lab import ROOT, SCRATCH
 
 sys.path.append(str(ROOT / "tests" / "server"))
 from running import SIZES, Gate, running_server  # noqa: E402
@@ -14,13 +14,7 @@ from running import SIZES, Gate, running_server  # noqa: E402
 from roseinfer.llm.llm import LLM  # noqa: E402
 from roseinfer.sequence import SamplingParams  # noqa: E402
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(
-        chromium() is None,
-        reason="there is no Chromium here: install it (apt install chromium) to run the browser suite",
-    ),
-]
+pytestmark = pytest.mark.browser
 LOOKS = [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)]
 LEAST_CONTRAST = 4.5  # WCAG 2, level AA
 CONTRASTS = """() => {
@@ -46,17 +40,6 @@ CONTRASTS = """() => {
 def server():
     with running_server() as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    SCRATCH.mkdir(parents=True, exist_ok=True)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
@@ -129,15 +112,15 @@ def test_an_error_is_shown_in_the_servers_words(page):
     assert page.locator("#go").is_enabled()
 
 
-@pytest.mark.parametrize(("theme", "width"), LOOKS)
-def test_it_can_be_read_and_fits(page, server, theme, width):
-    page.emulate_media(color_scheme=theme)
-    page.set_viewport_size({"width": width, "height": 900})
+def test_it_can_be_read_and_fits(page):
     page.fill("#max_tokens", "60")
     page.click("#go")
     page.locator("#timing").filter(has_text="tokens/s after it").wait_for()
     page.wait_for_timeout(1200)  # two looks at the engine
-    page.screenshot(path=SCRATCH / f"server, {theme}, {width}.png", full_page=True)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    low = [found for found in page.evaluate(CONTRASTS) if found[0] < LEAST_CONTRAST]
-    assert low == []
+    for theme, width in LOOKS:
+        page.emulate_media(color_scheme=theme)
+        page.set_viewport_size({"width": width, "height": 900})
+        page.screenshot(path=SCRATCH / f"server, {theme}, {width}.png", full_page=True)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        low = [found for found in page.evaluate(CONTRASTS) if found[0] < LEAST_CONTRAST]
+        assert low == [], (theme, width)

@@ -66,6 +66,11 @@ def test_at_a_terminal_the_prompt_stands_before_its_text(llm, capsys, monkeypatc
     assert err.splitlines()[-1].startswith("1 token in ")
 
 
+def test_a_prompt_without_a_token_is_refused(capsys):
+    assert main(["generate", "tiny", "", "--device", "cpu"]) == 2
+    assert capsys.readouterr() == ("", "error: a prompt must have at least one token, got the text ''\n")
+
+
 @pytest.mark.parametrize("command", ["generate", "chat"])
 def test_a_long_wait_says_what_it_is_for(command, capsys, monkeypatch, template):
     """As on a machine that has not compiled the kernels yet."""
@@ -111,6 +116,14 @@ def test_a_chat_keeps_what_was_said(llm, capsys, monkeypatch, template):
 def test_a_template_may_be_typed_in_place_of_a_file(llm, capsys, monkeypatch):
     typed(monkeypatch, "Return a new\n")
     assert main(["chat", "tiny", "--chat-template", TEMPLATE, "--max-tokens", "4", "--device", "cpu"]) == 0
+    assert capsys.readouterr().out == text_of(llm, "Return a new\n", max_tokens=4) + "\n"
+
+
+def test_a_chat_may_have_a_learners_engine(llm, capsys, monkeypatch, template, tmp_path):
+    (tmp_path / "__init__.py").write_text("from stages import TokenBudget as MyEngine\n")
+    typed(monkeypatch, "Return a new\n")
+    flags = ["--engine", str(tmp_path), "--chat-template", template, "--max-tokens", "4", "--device", "cpu"]
+    assert main(["chat", "tiny", *flags]) == 0
     assert capsys.readouterr().out == text_of(llm, "Return a new\n", max_tokens=4) + "\n"
 
 
@@ -195,6 +208,25 @@ def test_ctrl_c_at_the_prompt_says_how_to_leave_and_twice_leaves(monkeypatch, ca
         chat.next_line()
 
 
+def test_a_text_comes_as_it_is_written(monkeypatch):
+    shown, stream = [], LLM.stream
+
+    class Out(io.StringIO):
+        def flush(self):
+            shown.append(self.getvalue())
+
+    def noting(self, prompt, params):
+        for output in stream(self, prompt, params):
+            yield output
+            assert shown[-1].endswith(output.outputs[0].text[-1:])  # before the next token is asked for
+
+    monkeypatch.setattr(LLM, "stream", noting)
+    monkeypatch.setattr(sys, "stdout", Out())
+    assert main(["generate", "tiny", "Return a new", "--max-tokens", "20", "--device", "cpu"]) == 0
+    assert len({*shown}) > 10
+
+
+@pytest.mark.nightly
 def test_in_a_process_of_its_own_a_text_comes_as_it_is_written():
     command = [sys.executable, "-m", "roseinfer", "generate", "tiny", "Return a new", "--max-tokens", "200"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import shlex
-import subprocess
 import sys
 
 import pytest
@@ -108,14 +108,15 @@ def test_the_newest_stage_that_can_be_timed_runs_and_those_after_it_are_named(ca
         assert capsys.readouterr().err.startswith(said)
 
 
-def test_it_runs(tmp_path):
+def test_it_runs_as_a_module(tmp_path, capsys, monkeypatch):
     argv = ["--hf-model-id", "tiny", "--prompt", "Hello", "--num-requests", "2", "--max-new-tokens", "3"]
     argv += ["--repeat-runs", "1", "--output", str(tmp_path / "run.json")]
-    done = subprocess.run(
-        [sys.executable, "-m", "roseinfer.benchmark_scheduler", *argv], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0 and done.stdout.startswith("=== online summary ===\nWarmup runs: 1\n"), done.stderr
-    assert done.stderr == ""
+    monkeypatch.setattr(sys, "argv", ["benchmark_scheduler", *argv])
+    monkeypatch.delitem(sys.modules, "roseinfer.benchmark_scheduler")
+    with pytest.raises(SystemExit) as left:
+        runpy.run_module("roseinfer.benchmark_scheduler", run_name="__main__")
+    out, err = capsys.readouterr()
+    assert left.value.code == 0 and out.startswith("=== online summary ===\nWarmup runs: 1\n") and err == ""
     data = json.loads((tmp_path / "run.json").read_text())
     assert data["stage"] == "s04_vectorized_gather"
     (run,) = data["modes"]["online"]["runs"]
@@ -128,18 +129,13 @@ def test_it_runs(tmp_path):
 def test_sampling_draws_the_same_tokens_in_every_run(tmp_path):
     argv = ["--hf-model-id", "tiny", "--prompt", "Hello", "--num-requests", "3", "--max-new-tokens", "6"]
     argv += ["--do-sample", "--top-k", "40", "--top-p", "0.9", "--output", str(tmp_path / "run.json")]
-    assert main([*argv, "--no-stop-on-eos"]) == 0
-    runs = json.loads((tmp_path / "run.json").read_text())["modes"]["online"]["runs"]
+    assert main([*argv, "--no-stop-on-eos", "--stage", "s02"]) == 0
+    data = json.loads((tmp_path / "run.json").read_text())
+    assert data["stage"].startswith("s02")
+    runs = data["modes"]["online"]["runs"]
     tokens = [[request["output_ids"] for request in run["requests"]] for run in runs]
     assert tokens[0] == tokens[1] == tokens[2]
     assert len({tuple(ids) for ids in tokens[0]}) > 1  # drawn, and not all alike
-
-
-@pytest.mark.parametrize(("flags", "stage"), [([], "s04"), (["--paged-attn"], "engine"), (["--stage", "s02"], "s02")])
-def test_which_stage_runs(flags, stage, tmp_path):
-    argv = ["--hf-model-id", "tiny", "--prompt", "Hello", "--num-requests", "1", "--max-new-tokens", "2"]
-    assert main([*argv, *flags, "--repeat-runs", "1", "--output", str(tmp_path / "run.json")]) == 0
-    assert json.loads((tmp_path / "run.json").read_text())["stage"].startswith(stage)
 
 
 @pytest.mark.parametrize(("flags", "computed"), [([], 6), (["--no-prefix-cache"], 70)], ids=["shared", "whole"])
@@ -147,7 +143,9 @@ def test_the_engine_shares_prefixes_unless_told_not_to(flags, computed, tmp_path
     argv = ["--hf-model-id", "random:tiny-llama", "--prompt", "a " * 70, "--num-requests", "2", "--max-batch-size", "1"]
     argv += ["--max-new-tokens", "2", "--repeat-runs", "1", "--paged-attn", "--output", str(tmp_path / "run.json")]
     assert main([*argv, *flags]) == 0
-    (run,) = json.loads((tmp_path / "run.json").read_text())["modes"]["online"]["runs"]
+    data = json.loads((tmp_path / "run.json").read_text())
+    assert data["stage"] == "engine"
+    (run,) = data["modes"]["online"]["runs"]
     assert [step["prompt_tokens"] for step in run["steps"]] == [70, 0, computed, 0]
 
 

@@ -89,6 +89,7 @@ def test_a_probe_that_falls_ill_costs_its_own_line_only(monkeypatch, no_network)
     assert check.fix == doctor.SET_UP
 
 
+@pytest.mark.slow
 def test_the_doctor_needs_the_standard_library_alone():
     """It names each package that is missing, even when all are."""
     folders = [path for path in sys.path if path and "site-packages" not in path]

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.slow
 
 ALL = (*COMMANDS, *course_commands())
 NAMES = [name_of(module) for module in ALL]
+ELSEWHERE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
 def test_without_a_command_it_lists_them(capsys):
@@ -44,7 +45,7 @@ def test_it_tells_its_version(capsys):
     assert capsys.readouterr() == (f"roseinfer {version('roseinfer')}\n", "")
 
 
-def test_help_has_examples_and_waits_for_nothing_heavy():
+def test_help_has_examples_waits_for_nothing_heavy_and_has_the_courses_commands_in_any_folder(tmp_path):
     code = f"""
 import sys
 from roseinfer.cli.main import main
@@ -55,7 +56,8 @@ for name in {NAMES}:
         assert left.code == 0
 print({{"torch", "pandas", "matplotlib", "tqdm"}} & sys.modules.keys())
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=ELSEWHERE, capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
     assert lines[-1] == "set()"
     for module in ALL:
@@ -115,11 +117,19 @@ def test_a_bug_is_shown_whole(monkeypatch, error):
         main(["doctor"])
 
 
+def test_a_pipe_that_is_closed_is_no_error_to_tell():
+    command = [sys.executable, "-m", "roseinfer", "--version"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
+
+
+@pytest.mark.nightly  # their help, above, is shown in any folder
 def test_the_courses_commands_run_in_any_folder(tmp_path):
     lesson = str(ROOT / "notebooks" / "00_start_here.ipynb")
     command = [sys.executable, "-m", "roseinfer", "slides", lesson, "--out", "slides"]
-    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environ)
+    done = subprocess.run(command, cwd=tmp_path, env=ELSEWHERE, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "slides/00_start_here.html\n"), done.stderr
 
 

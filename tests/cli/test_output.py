@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from tiers import in_every_run
 
 from roseinfer.bench.executors import IN_TURN, ONE_BEHIND, ExecutorResult
 from roseinfer.bench.host import HostResult
@@ -17,6 +19,7 @@ from roseinfer.cli.main import main
 from roseinfer.display.measured import rounded
 from roseinfer.engine.engine import Engine
 from roseinfer.paths import DATA, ROOT
+from roseinfer.profiling.progress import RunProgress
 from stages import LADDER
 
 pytestmark = pytest.mark.slow
@@ -26,41 +29,26 @@ WHERE = {"host": {}, "device": "a CPU", "versions": {"torch": "2"}, "commit": No
 FULL_DISK = Path("/dev/full")
 BENCHMARKS = {
     "ladder": "ladder --stages s01 --batch-size 1 --repeats 1 --max-new-tokens 2 --no-hf",
-    "host": "bench host --batch-sizes 2 --max-tokens 4 --repeats 1",
+    "host": "bench host --batch-sizes 1,2 --max-tokens 4 --repeats 1",
     "memory": "bench memory --batch-size 1 --max-tokens 2",
-    "executors": "bench executors --batch-sizes 2 --max-tokens 2 --repeats 1",
-    "chunks": "bench chunks --prompt-len 64 --decoding 2 --budgets 16 --repeats 1",
-    "offline": "bench offline --contenders engine --batch-sizes 1 --max-tokens 2 --repeats 1",
+    "executors": "bench executors --batch-sizes 1 --max-tokens 2 --repeats 1",
+    "chunks": "bench chunks --prompt-len 16 --decoding 1 --repeats 1",
+    "offline": "bench offline --contenders engine --batch-sizes 1,2 --max-tokens 2 --repeats 1",
     "online": "bench online --contenders engine --budgets 64 --requests 1 --scale 1 --prompt-len 4 --output-len 2 "
     "--repeats 1",
     "simulate": "simulate --floor H100+SXM --requests 4",
 }
+IN_PROCESS = ["host", "executors", "chunks", "offline", "online", "simulate"]  # and soon done
+NUM_RUNS = {"host": 4, "executors": 4, "chunks": 4, "offline": 4}  # with those of the warm-up
 
 
 def words(command: str) -> list[str]:
     return [word.replace("+", " ") for word in command.split()]
 
 
-@pytest.mark.skipif(not FULL_DISK.exists(), reason="needs a file on a full disk")
-@pytest.mark.parametrize("name", BENCHMARKS)
-def test_a_full_disk_costs_the_file_and_not_the_result(name, capsys):
-    assert main([*words(BENCHMARKS[name]), "--output", str(FULL_DISK)]) == 1
-    out, err = capsys.readouterr()
-    *table, line = out.splitlines()
-    assert len(table) > 2 and json.loads(line)
-    assert err.splitlines()[-1] == "error: --output /dev/full: could not be written (No space left on device)"
-
-
-@pytest.mark.parametrize("name", BENCHMARKS)
-def test_at_a_terminal_the_table_is_the_last_thing_on_it(name, capsys, monkeypatch):
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert main(words(BENCHMARKS[name])) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) > 2 and not [line for line in lines if line.startswith(("{", "["))]
-
-
-@pytest.mark.parametrize("name", ["host", "executors", "chunks", "offline", "online"])
-def test_a_benchmark_runs_with_steps_in_flight_as_a_gpu_has_them(name, monkeypatch, capsys):
+@pytest.fixture
+def steps_in_flight(monkeypatch):
+    """The engine runs as it does on a GPU."""
     made = Engine.__init__
 
     def as_on_a_gpu(self, model, **settings):
@@ -69,7 +57,36 @@ def test_a_benchmark_runs_with_steps_in_flight_as_a_gpu_has_them(name, monkeypat
         made(self, model, **settings)
 
     monkeypatch.setattr(Engine, "__init__", as_on_a_gpu)
-    assert main(words(BENCHMARKS[name])) == 0, capsys.readouterr().err
+
+
+@pytest.fixture
+def told(monkeypatch) -> list[RunProgress]:
+    """What a benchmark tells of its runs."""
+    seen: list[RunProgress] = []
+    monkeypatch.setattr("roseinfer.cli.commands.bench.shown_progress", lambda *doing: nullcontext(seen.append))
+    return seen
+
+
+@pytest.mark.skipif(not FULL_DISK.exists(), reason="needs a file on a full disk")
+@pytest.mark.parametrize("name", in_every_run({name: (name,) for name in BENCHMARKS}, IN_PROCESS))
+def test_a_full_disk_costs_the_file_and_not_the_result(name, capsys, steps_in_flight, told):
+    assert main([*words(BENCHMARKS[name]), "--output", str(FULL_DISK)]) == 1
+    out, err = capsys.readouterr()
+    *table, line = out.splitlines()
+    assert len(table) > 2 and json.loads(line)
+    assert err.splitlines()[-1] == "error: --output /dev/full: could not be written (No space left on device)"
+    if name in NUM_RUNS:
+        assert [run.runs_done for run in told] == list(range(NUM_RUNS[name])) and told[0].runs_total == NUM_RUNS[name]
+        assert told[0].repeat < 0 <= told[-1].repeat and told[-1].seconds_left > 0
+
+
+# The others' tables and lines are shown by the same function, as the test after this one says.
+@pytest.mark.parametrize("name", in_every_run({name: (name,) for name in BENCHMARKS}, ["simulate"]))
+def test_at_a_terminal_the_table_is_the_last_thing_on_it(name, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main(words(BENCHMARKS[name])) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 2 and not [line for line in lines if line.startswith(("{", "["))]
 
 
 def test_every_command_shows_its_line_by_this_way():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+from contextlib import nullcontext
 
 import pytest
 
@@ -72,35 +73,11 @@ def test_durations(seconds, text):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("command", "runs"),
-    [
-        ("bench host --batch-sizes 1,2 --max-tokens 4 --repeats 1", 4),
-        ("bench executors --batch-sizes 1 --max-tokens 2 --repeats 1", 4),
-        ("bench chunks --prompt-len 16 --decoding 1 --repeats 1", 4),
-        ("bench offline --contenders engine --batch-sizes 1,2 --max-tokens 2 --repeats 1", 4),
-        ("simulate --fit tiny --repeats 1 --requests 4 --max-num-seqs 2", None),
-    ],
-)
-def test_every_benchmark_tells_of_each_of_its_runs(command, runs, monkeypatch, capsys):
+def test_a_simulation_tells_of_each_of_its_steps_and_runs(monkeypatch, capsys):
     seen: list[RunProgress] = []
-
-    for module in ("commands.bench", "commands.simulate"):
-        monkeypatch.setattr(f"roseinfer.cli.{module}.shown_progress", lambda *doing: NotedProgress(seen))
-    assert main(command.split()) == 0
+    monkeypatch.setattr("roseinfer.cli.commands.simulate.shown_progress", lambda *doing: nullcontext(seen.append))
+    assert main("simulate --fit tiny --repeats 1 --requests 4 --max-num-seqs 2".split()) == 0
     measured = [run for run in seen if "replica" not in run.phase]
     assert [run.runs_done for run in measured] == list(range(measured[0].runs_total))
-    assert runs is None or len(measured) == runs
     assert measured[0].repeat < 0 <= measured[-1].repeat and measured[-1].seconds_left > 0
     assert not re.search("[Ee]rror", capsys.readouterr().err)
-
-
-class NotedProgress:
-    def __init__(self, seen: list[RunProgress]) -> None:
-        self.seen = seen
-
-    def __enter__(self):
-        return self.seen.append
-
-    def __exit__(self, *error: object) -> None:
-        pass

@@ -77,7 +77,6 @@ CASES = [
     ("generate tiny a --temperature -1", "--temperature must be a number >= 0 (0 is greedy), got -1.0"),
     ("generate tiny a --max-tokens 0", "--max-tokens must be an integer >= 1, or None"),
     ("generate tiny a --top-p 2", "--top-p must be a number above 0 and at most 1"),
-    ("generate tiny ''", "a prompt must have at least one token, got the text ''"),
     ("generate tiny a --dtype fp8", "--dtype must be one of float32, float16, bfloat16, got 'fp8'"),
     ("generate tiny a --output nowhere/x.json", "--output nowhere/x.json: must be a file in a folder"),
     ("generate random:gpt2 a", "'random:gpt2' has random weights and no tokenizer; 'tiny' has one"),

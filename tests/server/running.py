@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import openai
+
 from roseinfer.llm.llm import LLM
 from roseinfer.paths import TINY
 from roseinfer.server.run import EngineServer, Serving, listen, make_server, url_of
@@ -22,22 +24,13 @@ DEADLINE = 60  # seconds for anything that is waited for: only what never comes 
 SIZES = {"max_num_seqs": 4, "block_size": 16, "num_kvcache_blocks": 64, "device": "cpu"}
 
 
-class Running:
-    """A server that is ready. llm: its own; only looked at. said: its lines for a terminal."""
+class Asked:
+    """A server that is asked. url: its address."""
 
-    def __init__(self, server: EngineServer, url: str, said: list[str] | None = None) -> None:
-        self.server, self.url, self.said = server, url, [] if said is None else said
-        self.thread: threading.Thread | None = None
+    def __init__(self, url: str) -> None:
+        self.url = url
         host, port = url.removeprefix("http://").rsplit(":", 1)
         self.address = host, int(port)
-
-    @property
-    def engine(self) -> Any:
-        return self.server.engine
-
-    @property
-    def llm(self) -> LLM:
-        return self.engine.llm
 
     def ask(self, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         """(status, body) of a request; body: JSON, or bytes as they are."""
@@ -53,14 +46,17 @@ class Running:
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode(), error.headers
 
+    def client(self) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="unused", max_retries=0)
+
     def connect(self) -> socket.socket:
         return socket.create_connection(self.address, DEADLINE)
 
-    def post(self, path: str, body: Any) -> socket.socket:
-        """A connection on which a request was sent, and no answer read."""
+    def post(self, path: str, body: Any, headers: str = "") -> socket.socket:
+        """A connection on which a request was sent, and no answer read. headers: further ones, each with its end."""
         connection = self.connect()
         data = json.dumps(body).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{headers}"
         head += f"Content-Length: {len(data)}\r\n\r\n"
         connection.sendall(head.encode() + data)
         return connection
@@ -71,9 +67,29 @@ class Running:
             assert time.monotonic() < deadline, "it never came"
             time.sleep(0.005)
 
+
+class Running(Asked):
+    """A server that is ready. llm: its own; only looked at. said: its lines for a terminal."""
+
+    def __init__(self, server: EngineServer, url: str, said: list[str] | None = None) -> None:
+        super().__init__(url)
+        self.server, self.said = server, [] if said is None else said
+        self.thread: threading.Thread | None = None
+
+    @property
+    def engine(self) -> Any:
+        return self.server.engine
+
+    @property
+    def llm(self) -> LLM:
+        return self.engine.llm
+
     def is_idle(self) -> bool:
-        engine = self.llm.engine
-        return not engine.has_work and not self.engine.streams and engine.blocks.num_free == engine.blocks.num_blocks
+        engine, prompts = self.llm.engine, self.server.service.prompts
+        if engine.has_work or self.engine.streams or engine.blocks.num_free != engine.blocks.num_blocks:
+            return False
+        # What was begun for a client that has gone goes on.
+        return not any(lane.is_at_work for lane in (prompts._texts, prompts._conversations, prompts._grammars))
 
     def wait_until_idle(self) -> None:
         """All blocks are free, and nothing runs."""

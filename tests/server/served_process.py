@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 import sys
-import urllib.request
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-from running import DEADLINE
+from running import DEADLINE, Asked
 
 from roseinfer.paths import ROOT
 
 
+class Served(Asked):
+    """A process that serves."""
+
+    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
+        super().__init__(url)
+        self.process = process
+
+    def ended(self) -> str:
+        """Return what it said as it ended, in time and with status 0."""
+        out, said = self.process.communicate(timeout=DEADLINE)
+        assert self.process.returncode == 0 and out == "", said
+        return said
+
+
 @contextmanager
-def serving(*arguments: str, **environ: str):
-    """(process, url) once it is ready."""
+def serving(*arguments: str, **environ: str) -> Iterator[Served]:
+    """Start the process, and yield it once it is ready."""
     process = subprocess.Popen(
         [sys.executable, "-m", "roseinfer", "serve", *arguments, "--port", "0"],
         cwd=ROOT,
@@ -27,18 +40,13 @@ def serving(*arguments: str, **environ: str):
         text=True,
     )
     try:
-        said = []
-        while "ready after" not in "".join(said):
+        said = ""
+        while "ready after" not in said:
             line = process.stderr.readline()
-            assert line, "".join(said)
-            said.append(line)
-        yield process, re.search(r"http://\S+", "".join(said))[0]
+            assert line, said
+            said += line
+        yield Served(process, re.search(r"http://\S+", said)[0])
     finally:
         if process.poll() is None:
             process.kill()
         process.communicate()
-
-
-def ask(url: str, body: dict, **headers: str):
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json", **headers})
-    return urllib.request.urlopen(request, timeout=DEADLINE)

@@ -17,7 +17,8 @@ VALUES = st.recursive(
     ),
     max_leaves=8,
 )
-CALLS = st.lists(st.tuples(st.sampled_from(["copy", "move-2", "a.b"]), st.dictionaries(st.text(max_size=3), VALUES)))
+ARGUMENTS = st.dictionaries(st.text(max_size=3), VALUES, max_size=3)
+CALLS = st.lists(st.tuples(st.sampled_from(["copy", "move-2", "a.b"]), ARGUMENTS), max_size=3)
 
 
 def written(calls) -> str:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from running import running_server
 
+from roseinfer.sequence import SamplingParams
+
 pytestmark = pytest.mark.slow
 
 BODY = {"prompt": "If", "max_tokens": 2}
+KEY = {"Authorization": "Bearer rose-key"}
+TEMPLATE = "{{ messages[0].content }}"
 
 
 def answer_of(connection) -> tuple[int, dict]:
@@ -89,17 +94,20 @@ def test_a_thousand_idle_connections_hold_up_no_request(server, offline):
         one.close()
 
 
-def test_one_connection_too_many_is_503():
-    with running_server(max_connections=3) as limited:
-        held = [limited.connect() for _ in range(3)]
-        limited.wait_for(lambda: len(limited.server.server_state.connections) == 3)
-        with limited.connect() as connection:
-            status, error = answer_of(connection)
-        assert status == 503 and "3 connections are open" in error["message"]
-        for one in held:
-            one.close()
-        limited.wait_for(lambda: not limited.server.server_state.connections)
-        assert limited.ask("/health")[0] == 200
+def test_one_connection_too_many_is_503(server, monkeypatch):
+    connections = server.server.server_state.connections
+    server.wait_for(lambda: not connections)
+    few = replace(server.server.settings, max_connections=3)
+    monkeypatch.setattr(server.server.config.http_protocol_class, "settings", few)
+    held = [server.connect() for _ in range(3)]
+    server.wait_for(lambda: len(connections) == 3)
+    with server.connect() as connection:
+        status, error = answer_of(connection)
+    assert status == 503 and "3 connections are open" in error["message"]
+    for one in held:
+        one.close()
+    server.wait_for(lambda: not connections)
+    assert server.ask("/health")[0] == 200
 
 
 @pytest.mark.nightly
@@ -117,20 +125,21 @@ def test_a_client_that_takes_nothing_is_cut_off_in_the_end():
         hasty.wait_until_idle()
 
 
-# The key
+# The key, a template, and names
 
 
 @pytest.fixture(scope="module")
 def locked():
-    with running_server(api_key="rose-key") as running:
+    with running_server(api_key="rose-key", chat_template=TEMPLATE, allowed_hosts=["rose.example"]) as running:
         yield running
 
 
+GUARDED = ["/v1/completions", "/v1/models", "/generate", "/tokenize", "/detokenize", "/live", "/models/tiny/generate"]
+WRONG_KEYS = ["", "rose-key", "Bearer", "Bearer rose-ke", "Bearer rose-key2", "Basic rose-key"]
+
+
 @pytest.mark.parametrize(
-    "path", ["/v1/completions", "/v1/models", "/generate", "/tokenize", "/detokenize", "/live", "/models/tiny/generate"]
-)
-@pytest.mark.parametrize(
-    "sent", [None, "", "rose-key", "Bearer", "Bearer rose-ke", "Bearer rose-key2", "Basic rose-key"]
+    ("path", "sent"), [(path, None) for path in GUARDED] + [("/v1/completions", key) for key in WRONG_KEYS]
 )
 def test_without_the_key_it_is_401(locked, path, sent):
     status, text, headers = locked.exchange(path, **({} if sent is None else {"Authorization": sent}))
@@ -151,3 +160,24 @@ def test_what_needs_no_key(locked, path):
 
 def test_a_key_that_none_asked_for_is_ignored(server):
     assert server.ask("/v1/completions", BODY, Authorization="Bearer any")[0] == 200
+
+
+def test_a_server_may_have_a_template_in_place_of_the_models(locked, offline):
+    messages = [{"role": "user", "content": "Return a new"}]
+    _, answer = locked.ask("/v1/chat/completions", {"messages": messages, "max_tokens": 4}, **KEY)
+    told = offline.llm.chat(messages, SamplingParams(max_tokens=4), chat_template=TEMPLATE, use_tqdm=False)
+    assert answer["choices"][0]["message"]["content"] == told[0].outputs[0].text
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/health", "/metrics", "/live", "/v1/models", "/v1/completions", "/openapi.json"]
+)
+def test_no_path_answers_another_host(server, path):
+    status, text, _ = server.exchange(path, Host="evil.example")
+    assert status == 403
+    assert "'evil.example'" in json.loads(text)["error"]["message"] and "--allowed-hosts" in text
+
+
+def test_a_server_answers_under_the_names_that_were_added(locked):
+    assert locked.ask("/health", Host="rose.example")[0] == 200
+    assert locked.ask("/health", Host="evil.example")[0] == 403

@@ -19,7 +19,7 @@ POSTS = (
     "/detokenize",
 )
 PATHS = {*POSTS, "/v1/models", "/v1/models/{model}", "/health", "/version", "/metrics", "/live"}
-EXAMPLES = 30
+EXAMPLES = 15
 # A path that takes nothing can be asked in one way alone.
 CASES = [
     (path, mode)

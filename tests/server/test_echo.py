@@ -15,12 +15,6 @@ pytestmark = pytest.mark.slow
 PROMPTS = ["Return a new", "None", "The optional argument 'display' can be set to 0", "If 日本"]
 
 
-@pytest.fixture(scope="module")
-def client(server):
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as client:
-        yield client
-
-
 def added_up(answer, stream):
     """Choices by their index: of a stream, the parts are joined."""
     if not stream:

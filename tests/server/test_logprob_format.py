@@ -81,7 +81,7 @@ def test_without_a_tokenizer_tokens_have_no_bytes():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["byte-level", "llama"])
+@pytest.mark.parametrize("kind", [pytest.param("byte-level", marks=pytest.mark.nightly), "llama"])  # both, above
 def test_a_completion_can_be_put_together_from_its_tokens(kind):
     tokenizer = tokenizer_of(kind)
     model = small_llama("llama", vocab_size=tokenizer.get_vocab_size(), eos_token_id=0)

@@ -6,22 +6,13 @@ import asyncio
 
 import openai
 import pytest
-from running import SIZES, folder_with_template, running_server
 
-from roseinfer.llm.llm import LLM
 from roseinfer.sequence import SamplingParams
+from roseinfer.server.params import Defaults
 
 pytestmark = pytest.mark.slow
 
 PROMPTS = ["Return a new", "None", "The optional argument 'display' can be set to 0 to suppress", "If"]
-TEMPLATE = """{% for m in messages %}[{{ m.role }}] {{ m.content }}
-{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"""
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as client:
-        yield client
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
@@ -145,15 +136,9 @@ def test_errors_are_the_clients_own_classes(client):
         client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "If"}])
 
 
-def test_a_server_may_have_a_template_in_place_of_the_models(offline):
-    with (
-        running_server(chat_template=TEMPLATE) as server,
-        openai.OpenAI(base_url=f"{server.url}/v1", api_key="a") as it,
-    ):
-        message = {"role": "user", "content": "Return a new"}
-        answer = it.chat.completions.create(model="tiny", messages=[message], max_tokens=4)
-    told = LLM("tiny", **SIZES).chat([message], SamplingParams(max_tokens=4), chat_template=TEMPLATE, use_tqdm=False)
-    assert answer.choices[0].message.content == told[0].outputs[0].text
+def test_a_servers_own_limit_and_end_tokens_are_the_defaults(offline):
+    defaults = Defaults(offline.llm, end_tokens=(7,), most_new_tokens=5).params
+    assert defaults.max_tokens == 5 and 7 in defaults.stop_token_ids
 
 
 def test_what_asks_for_nothing_may_be_sent(client, offline):
@@ -174,24 +159,14 @@ def test_what_asks_for_nothing_may_be_sent(client, offline):
 # Conversations
 
 
-@pytest.fixture(scope="module")
-def chat(tmp_path_factory):
-    """A server of the bundled model with a chat template; its client; the same model offline."""
-    folder = folder_with_template(tmp_path_factory.mktemp("chat"), TEMPLATE)
-    with running_server(folder) as running:
-        with openai.OpenAI(base_url=f"{running.url}/v1", api_key="unused", max_retries=0) as client:
-            yield client, LLM(folder, **SIZES)
-
-
 MESSAGES = [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "Return a new"}]
 
 
 @pytest.mark.parametrize("limit", [{"max_tokens": 9}, {"max_completion_tokens": 9}])
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_answer_is_the_offline_one(chat, stream, limit):
-    client, llm = chat
-    [output] = llm.chat(MESSAGES, SamplingParams(max_tokens=9), use_tqdm=False)
-    answer = client.chat.completions.create(model="tiny", messages=MESSAGES, stream=stream, **limit)
+def test_an_answer_is_the_offline_one(chat_client, offline, stream, limit):
+    [output] = offline.llm.chat(MESSAGES, SamplingParams(max_tokens=9), use_tqdm=False)
+    answer = chat_client.chat.completions.create(model="tiny", messages=MESSAGES, stream=stream, **limit)
     if stream:
         begin, *parts = answer
         assert begin.choices[0].delta.role == "assistant"
@@ -203,17 +178,15 @@ def test_an_answer_is_the_offline_one(chat, stream, limit):
     assert (text, reason) == (output.outputs[0].text, output.outputs[0].finish_reason)
 
 
-def test_an_answer_without_a_limit_may_fill_the_models_room(chat):
-    client, llm = chat
-    answer = client.chat.completions.create(model="tiny", messages=MESSAGES, extra_body={"ignore_eos": True})
+def test_an_answer_without_a_limit_may_fill_the_models_room(chat_client, offline):
+    answer = chat_client.chat.completions.create(model="tiny", messages=MESSAGES, extra_body={"ignore_eos": True})
     assert answer.choices[0].finish_reason == "length"
-    assert answer.usage.total_tokens == llm.max_model_len
+    assert answer.usage.total_tokens == offline.llm.max_model_len
 
 
-def test_log_probabilities_of_an_answer(chat):
-    client, llm = chat
-    [output] = llm.chat(MESSAGES, SamplingParams(max_tokens=3, logprobs=2), use_tqdm=False)
-    answer = client.chat.completions.create(
+def test_log_probabilities_of_an_answer(chat_client, offline):
+    [output] = offline.llm.chat(MESSAGES, SamplingParams(max_tokens=3, logprobs=2), use_tqdm=False)
+    answer = chat_client.chat.completions.create(
         model="tiny", messages=MESSAGES, max_tokens=3, logprobs=True, top_logprobs=2
     )
     content = answer.choices[0].logprobs.content
@@ -227,13 +200,12 @@ def test_log_probabilities_of_an_answer(chat):
     assert all(bytes(one.bytes).decode() == one.token for one in content)
 
 
-def test_a_message_goes_on(chat):
-    client, llm = chat
+def test_a_message_goes_on(chat_client, offline):
     begun = [*MESSAGES, {"role": "assistant", "content": "The copy"}]
-    [output] = llm.chat(
+    [output] = offline.llm.chat(
         begun, SamplingParams(max_tokens=5), use_tqdm=False, add_generation_prompt=False, continue_final_message=True
     )
-    answer = client.chat.completions.create(
+    answer = chat_client.chat.completions.create(
         model="tiny",
         messages=begun,
         max_tokens=5,

@@ -96,6 +96,7 @@ def test_a_stream_that_is_cut_stays_cut():
     assert [message["type"] for message in messages] == ["http.response.start", "http.response.body"]
 
 
+@pytest.mark.slow
 def test_the_proxy_imports_it_by_its_path_and_little_else():
     module, _, name = PATH.rpartition(".")
     code = f"import sys, {module}; assert {module}.{name}; assert not {{'torch', 'fastapi'}} & sys.modules.keys()"

@@ -1,9 +1,8 @@
-"""Replicas that cannot be: one line each, before Ray is started; and what an application of a deployment file is."""
+"""Replicas that cannot be, before Ray is started; and what an application of a deployment file is."""
 
 from __future__ import annotations
 
 import re
-import socket
 
 import pytest
 
@@ -14,55 +13,18 @@ from roseinfer.paths import ROOT
 pytestmark = pytest.mark.filterwarnings("ignore:Using extra keyword arguments on `Field`")  # Ray's own, of pydantic
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--replicas 0", "--replicas must be an integer from 1 to 64, got 0"),
-        ("--replicas two", "--replicas: must be an integer, got 'two'"),
-        ("--affinity-header x-group", "--affinity-header x-group: needs --replicas"),
-        ("--replicas 2 --affinity-header a:b", "--affinity-header must be of letters, digits and -, got 'a:b'"),
-        ("--replicas 2 --max-connections 9", "--max-connections 9: changes nothing with --replicas"),
-        ("--replicas 2 --quantization int2", "--quantization must be one of None, 'int8', 'int4', got 'int2'"),
-        ("--replicas 2 --device abacus", "--device 'abacus' is not a device"),
-        ("--replicas 2 --dtype int8", "--dtype must be one of float32, float16, bfloat16, got 'int8'"),
-        ("--replicas 2 --max-model-len 4096", "--max-model-len 4096 is more positions than the model has"),
-        ("--replicas 2 --block-size 0", "--block-size must be an integer of at least 1, got 0"),
-        ("--replicas 2 --scheduling-policy lottery", "lottery"),
-        ("--replicas 2 --access-log", "--access-log True: changes nothing with --replicas"),
-        ("--replicas 2 --send-seconds 9", "--send-seconds 9.0: changes nothing with --replicas"),
-    ],
-)
-def test_a_wrong_argument_is_one_line(capsys, arguments, message):
-    assert main(["serve", "tiny", *arguments.split()]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.count("\n") == 1 and message in err
-
-
-def test_a_model_that_is_not_there_is_one_line(capsys):
-    assert main(["serve", "no/such/model", "--replicas", "2"]) == 2
-    err = capsys.readouterr().err
-    assert "no/such/model" in err and err.count("\n") == 1
-
-
-def test_a_port_that_is_taken_is_one_line(capsys):
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = other.getsockname()[1]
-        assert main(["serve", "tiny", "--replicas", "2", "--port", str(port)]) == 1
-    assert f"port={port} cannot be listened at: Address already in use" in capsys.readouterr().err
-
-
 def test_without_the_extra_it_is_named(capsys, monkeypatch):
     monkeypatch.setattr(command, "find_spec", lambda name: None)
     assert main(["serve", "tiny", "--replicas", "2"]) == 2
     assert "--replicas 2: needs Ray Serve: run `pip install '.[scale]'`" in capsys.readouterr().err
 
 
-def test_tensor_parallel_shards_do_not_combine_with_replicas():
+def test_shards_and_a_learners_engine_do_not_combine_with_replicas():
     command.check_replicas(2, {}, {"tensor_parallel_size": 1})
     with pytest.raises(ValueError, match="--tensor-parallel 2 does not combine with --replicas 3"):
         command.check_replicas(3, {}, {"tensor_parallel_size": 2})
+    with pytest.raises(ValueError, match="--engine: does not combine with --replicas"):
+        command.check_replicas(2, {}, {"stage": object})
 
 
 @pytest.fixture(scope="module")

@@ -9,17 +9,11 @@ import jsonschema
 import openai
 import pytest
 from pydantic import BaseModel
-from running import SIZES, folder_with_template, running_server
 
-from roseinfer.llm.llm import LLM
 from roseinfer.sequence import SamplingParams
 
 pytestmark = pytest.mark.slow
 
-TEMPLATE = """{% for tool in tools or [] %}{{ tool | tojson }}
-{% endfor %}{% for m in messages %}[{{ m.role }}] {{ m.content }}
-{%- for call in m.tool_calls or [] %}<{{ call.function.name }}:{{ call.function.arguments | tojson }}>{% endfor %}
-{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"""
 WITHOUT_TOOLS = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}[assistant]"
 ASK = [{"role": "user", "content": "Copy a file"}]
 
@@ -42,15 +36,6 @@ STOP = {"type": "function", "function": {"name": "stop", "description": "Stops."
 TOOLS = [COPY, STOP]
 NAMED = {"type": "function", "function": {"name": "copy"}}
 SCHEMAS = {"copy": COPY["function"]["parameters"], "stop": {"type": "object", "maxProperties": 0}}
-
-
-@pytest.fixture(scope="module")
-def chat(tmp_path_factory):
-    """The client of a server whose template reads tools, and the same model offline."""
-    folder = folder_with_template(tmp_path_factory.mktemp("tools"), TEMPLATE)
-    with running_server(folder) as running:
-        with openai.OpenAI(base_url=f"{running.url}/v1", api_key="unused", max_retries=0) as client:
-            yield client, LLM(folder, **SIZES)
 
 
 def ask(client, stream=False, messages=ASK, **fields):
@@ -80,60 +65,55 @@ def check(calls):
         jsonschema.validate(json.loads(arguments), SCHEMAS[name])
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_named_tool_is_called_once(chat, stream):
-    client, _ = chat
-    calls, reason, content = ask(client, stream, tool_choice=NAMED)
+def asked_twice(client, **fields):
+    """(calls, finish_reason, content) of an answer that is the same whole and streamed."""
+    whole, streamed = (ask(client, stream, **fields) for stream in (False, True))
+    assert whole == streamed
+    return whole
+
+
+def test_a_named_tool_is_called_once(chat_client):
+    calls, reason, content = asked_twice(chat_client, tool_choice=NAMED)
     assert [name for name, _ in calls] == ["copy"] and reason == "stop" and content is None
     check(calls)
-    assert calls == ask(client, not stream, tool_choice=NAMED)[0]
 
 
-@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_required_call_is_of_any_tool(chat, stream, seed):
-    client, _ = chat
+def test_a_required_call_is_of_any_tool(chat_client, seed):
     wish = {"tool_choice": "required", "parallel_tool_calls": False, "temperature": 1.5, "seed": seed}
-    calls, reason, content = ask(client, stream, **wish)
+    calls, reason, content = asked_twice(chat_client, **wish)
     assert len(calls) == 1 and reason == "tool_calls" and content is None
     check(calls)
-    assert calls == ask(client, not stream, **wish)[0]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_several_calls_may_be_required(chat, stream):
-    client, _ = chat
+def test_several_calls_may_be_required(chat_client):
     wish = {"tool_choice": "required", "tools": [STOP], "temperature": 2.0}
-    answers = [ask(client, stream, seed=seed, **wish) for seed in range(12)]
+    answers = [asked_twice(chat_client, seed=seed, **wish) for seed in range(5)]
     assert {reason for _, reason, _ in answers} <= {"tool_calls", "length"}
     assert max(len(calls) for calls, _, _ in answers) > 1 and min(len(calls) for calls, _, _ in answers) > 0
     assert {call for calls, _, _ in answers for call in calls[:-1]} == {("stop", "{}")}
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_call_that_is_cut_off_says_so(chat, stream):
-    client, _ = chat
-    [(name, whole)], reason, _ = ask(client, tool_choice=NAMED)
+def test_a_call_that_is_cut_off_says_so(chat_client, stream):
+    [(name, whole)], reason, _ = ask(chat_client, tool_choice=NAMED)
     assert reason == "stop"
     for max_tokens in (1, 20, 30):
-        calls, reason, content = ask(client, stream, tool_choice=NAMED, max_tokens=max_tokens)
+        calls, reason, content = ask(chat_client, stream, tool_choice=NAMED, max_tokens=max_tokens)
         assert reason == "length" and content is None
         assert all(found == name and whole.startswith(part) for found, part in calls)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_call_that_a_stop_text_cuts_off_is_not_called_whole(chat, stream):
-    client, _ = chat
+def test_a_call_that_a_stop_text_cuts_off_is_not_called_whole(chat_client):
     wish = {"tool_choice": "required", "tools": [COPY], "parallel_tool_calls": False}
-    [(_, whole)], reason, _ = ask(client, stream, **wish)
+    [(_, whole)], reason, _ = asked_twice(chat_client, **wish)
     assert reason == "tool_calls"
-    [(_, part)], reason, _ = ask(client, stream, stop='"deep"', **wish)
+    [(_, part)], reason, _ = asked_twice(chat_client, stop='"deep"', **wish)
     assert reason == "stop" and whole.startswith(part)
 
 
-def test_samples_have_calls_of_their_own(chat):
-    client, _ = chat
-    answer = client.chat.completions.create(
+def test_samples_have_calls_of_their_own(chat_client):
+    answer = chat_client.chat.completions.create(
         model="tiny", messages=ASK, tools=TOOLS, tool_choice=NAMED, n=3, temperature=2.0, seed=1, max_tokens=120
     )
     calls = [choice.message.tool_calls[0] for choice in answer.choices]
@@ -141,30 +121,29 @@ def test_samples_have_calls_of_their_own(chat):
     assert len({call.id for call in calls}) == 3
 
 
-def test_the_clients_own_helpers_read_the_calls(chat):
-    client, _ = chat
+def test_the_clients_own_helpers_read_the_calls(chat_client):
     wish = {"model": "tiny", "messages": ASK, "tools": [openai.pydantic_function_tool(copy)], "tool_choice": NAMED}
-    [call] = client.chat.completions.parse(**wish).choices[0].message.tool_calls
-    with client.chat.completions.stream(**wish) as stream:
+    [call] = chat_client.chat.completions.parse(**wish).choices[0].message.tool_calls
+    with chat_client.chat.completions.stream(**wish) as stream:
         [streamed] = stream.get_final_completion().choices[0].message.tool_calls
     assert isinstance(call.function.parsed_arguments, copy)
     assert streamed.function.parsed_arguments == call.function.parsed_arguments
 
 
 @pytest.mark.parametrize("choice", [{}, {"tool_choice": "auto"}, {"tool_choice": "none"}])
-@pytest.mark.parametrize("stream", [False, True])
-def test_tools_are_told_to_the_model(chat, choice, stream):
-    client, llm = chat
-    [output] = llm.chat(ASK, SamplingParams(max_tokens=9), use_tqdm=False, tools=TOOLS)
+def test_tools_are_told_to_the_model(chat_client, offline, choice):
+    [output] = offline.llm.chat(ASK, SamplingParams(max_tokens=9), use_tqdm=False, tools=TOOLS)
     assert '"name": "stop"' in output.prompt
-    calls, reason, content = ask(client, stream, max_tokens=9, **choice)
-    assert (calls, reason, content) == ([], output.outputs[0].finish_reason, output.outputs[0].text)
+    assert asked_twice(chat_client, max_tokens=9, **choice) == (
+        [],
+        output.outputs[0].finish_reason,
+        output.outputs[0].text,
+    )
 
 
-def test_a_conversation_goes_on_with_what_the_tool_said(chat):
-    client, llm = chat
+def test_a_conversation_goes_on_with_what_the_tool_said(chat_client, offline):
     message = (
-        client.chat.completions.create(model="tiny", messages=ASK, tools=TOOLS, tool_choice=NAMED, max_tokens=120)
+        chat_client.chat.completions.create(model="tiny", messages=ASK, tools=TOOLS, tool_choice=NAMED, max_tokens=120)
         .choices[0]
         .message
     )
@@ -173,17 +152,16 @@ def test_a_conversation_goes_on_with_what_the_tool_said(chat):
         message.model_dump(),
         {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "done"},
     ]
-    [output] = llm.chat(history, SamplingParams(max_tokens=9), use_tqdm=False, tools=TOOLS)
+    [output] = offline.llm.chat(history, SamplingParams(max_tokens=9), use_tqdm=False, tools=TOOLS)
     assert "<copy:" in output.prompt
-    assert ask(client, messages=history, max_tokens=9)[2] == output.outputs[0].text
+    assert ask(chat_client, messages=history, max_tokens=9)[2] == output.outputs[0].text
 
 
-def test_a_template_that_does_not_read_tools(tmp_path):
+def test_a_template_that_does_not_read_tools(chatty, chat_client, monkeypatch):
     """None of them can be told to the model, so only a request that does not need this is answered."""
-    with running_server(folder_with_template(tmp_path, WITHOUT_TOOLS)) as running:
-        with openai.OpenAI(base_url=f"{running.url}/v1", api_key="unused", max_retries=0) as client:
-            for choice in ({}, {"tool_choice": "auto"}):
-                with pytest.raises(openai.BadRequestError, match="tools cannot be told .* does not read them"):
-                    ask(client, **choice)
-            assert ask(client, tool_choice="none", max_tokens=9) == ask(client, tools=[], max_tokens=9)
-            check(ask(client, tool_choice=NAMED)[0])
+    monkeypatch.setattr(chatty.server.service.prompts, "_chat_template", WITHOUT_TOOLS)
+    for choice in ({}, {"tool_choice": "auto"}):
+        with pytest.raises(openai.BadRequestError, match="tools cannot be told .* does not read them"):
+            ask(chat_client, **choice)
+    assert ask(chat_client, tool_choice="none", max_tokens=9) == ask(chat_client, tools=[], max_tokens=9)
+    check(ask(chat_client, tool_choice=NAMED)[0])

@@ -8,7 +8,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from running import DEADLINE, SIZES, Gate, Running, running_server
+from running import DEADLINE, SIZES, Gate, Running
 
 from roseinfer.llm.llm import LLM
 from roseinfer.server.run import EngineServer, Serving, listen, make_server, url_of
@@ -61,24 +61,25 @@ def test_a_client_that_reads_nothing_holds_up_no_other(server, offline):
     assert text == offline.text("Return a new", max_tokens=400, ignore_eos=True)
 
 
-def test_a_full_queue_is_429_and_says_when_to_come_again(offline):
-    with running_server(max_queue=2) as server:
-        with Gate(server) as gate:
-            waiting = [server.post("/v1/completions", SHORT) for _ in range(6)]
-            server.wait_for(lambda: len(server.engine.streams) == 6)
-            for stream in (False, True):
-                status, text, headers = server.exchange("/v1/completions", SHORT | {"stream": stream})
-                error = json.loads(text)["error"]
-                assert (status, error["type"], error["code"]) == (429, "rate_limit_error", "queue_full")
-                assert 1 <= int(headers["Retry-After"]) <= 60
-            assert server.engine.num_refused == 2
-            gate.open()
-            for one in waiting:
-                assert one.recv(65536).startswith(b"HTTP/1.1 200 OK")
-                one.close()
-        assert server.ask("/v1/completions", SHORT)[0] == 200
-        status, answer = server.ask("/v1/completions", SHORT | {"n": 7, "temperature": 1})
-        assert status == 400 and "7 samples, and 6" in answer["error"]["message"]
+def test_a_full_queue_is_429_and_says_when_to_come_again(server, monkeypatch):
+    monkeypatch.setattr(server.engine, "max_queue", 2)
+    refused = server.engine.num_refused
+    with Gate(server) as gate:
+        waiting = [server.post("/v1/completions", SHORT) for _ in range(6)]
+        server.wait_for(lambda: len(server.engine.streams) == 6)
+        for stream in (False, True):
+            status, text, headers = server.exchange("/v1/completions", SHORT | {"stream": stream})
+            error = json.loads(text)["error"]
+            assert (status, error["type"], error["code"]) == (429, "rate_limit_error", "queue_full")
+            assert 1 <= int(headers["Retry-After"]) <= 60
+        assert server.engine.num_refused == refused + 2
+        gate.open()
+        for one in waiting:
+            assert one.recv(65536).startswith(b"HTTP/1.1 200 OK")
+            one.close()
+    assert server.ask("/v1/completions", SHORT)[0] == 200
+    status, answer = server.ask("/v1/completions", SHORT | {"n": 7, "temperature": 1})
+    assert status == 400 and "7 samples, and 6" in answer["error"]["message"]
 
 
 def test_a_step_that_fails_ends_its_requests_and_no_other(server, offline):
@@ -119,31 +120,30 @@ def test_llm_in_another_thread_says_whose_it_is(server):
         server.llm.generate("If")
 
 
-def test_draining_refuses_new_work_and_ends_what_runs(offline):
-    with running_server() as server, Gate(server) as gate:
-        running = server.post("/v1/completions", SHORT)
-        server.wait_for(lambda: len(server.engine.streams) == 1)
-        drained = asyncio.run_coroutine_threadsafe(server.engine.drain(DEADLINE), server.server.loop)
-        server.wait_for(lambda: server.engine.status == "draining")
-        status, text, headers = server.exchange("/v1/completions", SHORT)
+def test_draining_refuses_new_work_and_ends_what_runs(drained, offline):
+    with Gate(drained) as gate:
+        running = drained.post("/v1/completions", SHORT)
+        drained.wait_for(lambda: len(drained.engine.streams) == 1)
+        end = asyncio.run_coroutine_threadsafe(drained.engine.drain(DEADLINE), drained.server.loop)
+        drained.wait_for(lambda: drained.engine.status == "draining")
+        status, text, headers = drained.exchange("/v1/completions", SHORT)
         assert (status, json.loads(text)["error"]["code"]) == (503, "not_serving") and headers["Retry-After"]
-        assert server.ask("/health") == (503, {"status": "draining"})
+        assert drained.ask("/health") == (503, {"status": "draining"})
         gate.open()
-        assert drained.result(DEADLINE) == 0
+        assert end.result(DEADLINE) == 0
         answer = running.recv(65536)
         assert answer.startswith(b"HTTP/1.1 200 OK") and json.dumps(offline.text("If", max_tokens=6)).encode() in answer
         running.close()
 
 
-def test_what_does_not_end_in_time_is_cut_off_with_an_error():
-    with running_server() as server, Gate(server) as gate:
-        streamed = server.post("/v1/completions", LONG | {"stream": True})
-        server.wait_for(lambda: len(server.engine.streams) == 1)
-        drained = asyncio.run_coroutine_threadsafe(server.engine.drain(0), server.server.loop)
-        assert drained.result(DEADLINE) == 1
+def test_what_does_not_end_in_time_is_cut_off_with_an_error(drained):
+    with Gate(drained) as gate:
+        streamed = drained.post("/v1/completions", LONG | {"stream": True}, "Connection: close\r\n")
+        data = streamed.recv(65536)  # it has begun
+        end = asyncio.run_coroutine_threadsafe(drained.engine.drain(0), drained.server.loop)
+        assert end.result(DEADLINE) == 1
         gate.open()
-        data = b""
-        while b"0\r\n\r\n" not in data and (piece := streamed.recv(65536)):
+        while piece := streamed.recv(65536):
             data += piece
         assert b'"error"' in data and b"shutting down" in data and b"[DONE]" not in data
         streamed.close()
@@ -160,7 +160,7 @@ def started(make_llm) -> tuple[EngineServer, Running, threading.Thread]:
     return server, running, thread
 
 
-def test_before_it_is_warm_it_says_so():
+def test_it_says_so_before_it_is_warm_and_after_a_bug_on_the_engines_thread_which_hangs_no_request(monkeypatch):
     go = threading.Event()
 
     def slowly() -> LLM:
@@ -176,9 +176,11 @@ def test_before_it_is_warm_it_says_so():
     go.set()
     running.wait_for(lambda: server.was_ready)
     assert running.ask("/health")[0] == 200
-    server.should_exit = True
+    monkeypatch.setattr(server.engine, "_tell", lambda: 1 / 0)
+    status, answer = running.ask("/v1/completions", SHORT)
+    assert status == 503 and "engine has failed" in answer["error"]["message"]
     thread.join(DEADLINE)
-    assert not thread.is_alive() and server.failure is None
+    assert not thread.is_alive() and isinstance(server.failure, ZeroDivisionError)
 
 
 def test_a_model_that_cannot_be_loaded_ends_the_server():
@@ -188,13 +190,3 @@ def test_a_model_that_cannot_be_loaded_ends_the_server():
     server, _, thread = started(fails)
     thread.join(DEADLINE)
     assert not thread.is_alive() and str(server.failure) == "no such model" and not server.was_ready
-
-
-def test_a_bug_on_the_engines_thread_hangs_no_request_and_ends_the_server(monkeypatch):
-    server, running, thread = started(lambda: LLM("tiny", **SIZES))
-    running.wait_for(lambda: server.was_ready)
-    monkeypatch.setattr(server.engine, "_tell", lambda: 1 / 0)
-    status, answer = running.ask("/v1/completions", SHORT)
-    assert status == 503 and "engine has failed" in answer["error"]["message"]
-    thread.join(DEADLINE)
-    assert not thread.is_alive() and isinstance(server.failure, ZeroDivisionError)

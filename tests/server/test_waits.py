@@ -5,57 +5,36 @@ from __future__ import annotations
 import gc
 import json
 import os
-import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import permutations
+from subprocess import Popen
 from typing import Any
 
 import pytest
 from running import DEADLINE, SIZES, Gate, Running, running_server
 
 from roseinfer.llm.grammar import MOST_CHARACTERS
-from roseinfer.paths import TINY
 
 pytestmark = pytest.mark.slow
 
 SHORT = {"prompt": "If", "max_tokens": 6}
 CHAT = {"messages": [{"role": "user", "content": "If"}], "max_tokens": 6}
-STRUCTURED = SHORT | {"structured_outputs": {"choice": ["yes", "no"]}}
-TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
+STRUCTURED = {"prompt": [499], "max_tokens": 6, "structured_outputs": {"choice": ["yes", "no"]}}
 # Each pattern is compared with each other one, which takes a minute.
 PATTERNS = {f"^{word}.*[a-z]$": {} for word in map("".join, list(permutations("abcdefg", 5))[::5])}
 SLOW_SCHEMA = {"type": "object", "patternProperties": PATTERNS}
 PLACES = SIZES["max_num_seqs"] + 2  # with max_queue=2
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> str:
-    """A model with a chat template."""
-    folder = tmp_path_factory.mktemp("chatty") / "model"
-    shutil.copytree(TINY, folder)
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
-    return str(folder)
-
-
-@pytest.fixture(scope="module")
-def chatty(folder) -> Iterator[Running]:
-    with running_server(folder, max_queue=2) as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def nothing_stays(request: pytest.FixtureRequest) -> Iterator[None]:
-    yield
-    if "chatty" in request.fixturenames:
-        server = request.getfixturevalue("chatty")
-        server.wait_until_idle()
-        prompts = server.server.service.prompts  # what was begun for a client that has gone goes on
-        lanes = prompts._texts, prompts._conversations, prompts._grammars
-        server.wait_for(lambda: not any(lane.is_at_work for lane in lanes))
+@pytest.fixture
+def chatty(chatty, monkeypatch) -> Running:
+    """The one of conftest.py, with a short queue."""
+    monkeypatch.setattr(chatty.engine, "max_queue", 2)
+    return chatty
 
 
 class Held:
@@ -89,12 +68,12 @@ def held(owner: object, name: str, is_held: Callable[..., bool] = lambda *_, **_
 
 
 @contextmanager
-def stopped_template(server: Running) -> Iterator[None]:
-    """The template's process is stopped inside the block."""
+def stopped_template(server: Running) -> Iterator[Popen]:
+    """The template's process, which is stopped inside the block."""
     process = server.server.service.prompts._template._renderer._process
     os.kill(process.pid, signal.SIGSTOP)
     try:
-        yield
+        yield process
     finally:
         if process.poll() is None:
             os.kill(process.pid, signal.SIGCONT)
@@ -238,53 +217,43 @@ def test_a_grammar_may_name_tokens_of_the_model(chatty, named):
     assert chatty.ask("/v1/completions", SHORT | {"structured_outputs": grammar})[0] == 200
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("num_signals", [1, pytest.param(2, marks=pytest.mark.nightly)])
-def test_the_end_cuts_off_what_was_accepted_and_has_not_begun(folder, kind, num_signals):
-    """After the limit, or at the second signal."""
-    path, body, holding = KINDS[kind]
+def test_the_end_cuts_off_what_was_accepted_and_has_not_begun(folder, num_signals):
+    """After the limit, or at the second signal: one request of each kind hangs."""
     with running_server(folder, drain_seconds=0.3 if num_signals == 1 else DEADLINE) as running:
-        with holding(running), ThreadPoolExecutor() as pool:
-            answer = pool.submit(running.ask, path, body)
-            running.wait_for(lambda: len(running.engine.streams) == 1)
+        with ExitStack() as holding, ThreadPoolExecutor() as pool:
+            what_hangs = {kind: holding.enter_context(hold(running)) for kind, (_, _, hold) in KINDS.items()}
+            answers = [pool.submit(running.ask, path, body) for path, body, _ in KINDS.values()]
+            running.wait_for(lambda: len(running.engine.streams) == len(KINDS))
             for _ in range(num_signals):
                 running.server.handle_exit(signal.SIGTERM, None)
-            status, told = answer.result(DEADLINE)
-            assert (status, told["error"]["code"]) == (503, "not_serving")
+            told = [answer.result(DEADLINE) for answer in answers]
+            assert [(status, body["error"]["code"]) for status, body in told] == [(503, "not_serving")] * len(KINDS)
             running.wait_for(lambda: not running.thread.is_alive())
-        assert "1 request cut off" in running.said and "every request has ended" not in running.said
-        if kind != "a conversation":  # whose process can be ended
-            assert not running.server.has_ended
+        assert "3 requests cut off" in running.said and "every request has ended" not in running.said
+        assert what_hangs["a conversation"].poll() is not None, "its process was left behind"
+        assert not running.server.has_ended, "a thread is still at work"
 
 
-@pytest.mark.parametrize("stream", [pytest.param(False, marks=pytest.mark.nightly), True])
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("asks", [{}, {"logprobs": 1}, {"echo": True}], ids=str)
-def test_the_end_may_come_in_the_moment_in_which_the_prompts_are_read(monkeypatch, asks, stream):
-    with running_server() as running:
-        prompts, read = running.server.service.prompts, running.server.service.prompts.of_prompts
+def test_the_end_may_come_in_the_moment_in_which_the_prompts_are_read(drained, monkeypatch, asks, stream):
+    prompts, read = drained.server.service.prompts, drained.server.service.prompts.of_prompts
 
-        async def read_until_the_end(*given):
-            requests = await read(*given)
-            await running.engine.drain(0)
-            return requests
+    async def read_until_the_end(*given):
+        requests = await read(*given)
+        await drained.engine.drain(0)
+        return requests
 
-        monkeypatch.setattr(prompts, "of_prompts", read_until_the_end)
-        _, text, _ = running.exchange("/v1/completions", SHORT | asks | {"stream": stream})
-        error = json.loads(text.removeprefix("data: ").split("\n\n")[0])["error"]
-        assert error["code"] == "not_serving"
-
-
-def test_an_end_without_work_leaves_no_thread_at_work(folder):
-    with running_server(folder) as running:
-        for path, body, _ in KINDS.values():
-            assert running.ask(path, body)[0] == 200
-        running.server.handle_exit(signal.SIGTERM, None)
-        running.wait_for(lambda: not running.thread.is_alive())
-        assert running.server.has_ended and running.said[-1] == "every request has ended"
+    monkeypatch.setattr(prompts, "of_prompts", read_until_the_end)
+    _, text, _ = drained.exchange("/v1/completions", SHORT | asks | {"stream": stream})
+    error = json.loads(text.removeprefix("data: ").split("\n\n")[0])["error"]
+    assert error["code"] == "not_serving"
 
 
-def test_a_step_that_hangs_makes_health_fail_until_it_ends():
-    with running_server(step_seconds=0.1) as server, Gate(server) as gate:
+def test_a_step_that_hangs_makes_health_fail_until_it_ends(server, monkeypatch):
+    monkeypatch.setattr(server.engine, "_step_seconds", 0.1)
+    with Gate(server) as gate:
         waits = server.post("/v1/completions", SHORT)
         server.wait_for(lambda: server.ask("/health") == (503, {"status": "stuck"}))
         assert server.ask("/live")[1]["status"] == "stuck"

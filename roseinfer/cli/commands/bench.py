@@ -38,7 +38,6 @@ from roseinfer.planning.definitions import definitions_text
 
 if TYPE_CHECKING:
     from roseinfer.bench.offline import OfflineResult
-    from roseinfer.display.measured import Result
 
 EXAMPLES = (
     "roseinfer bench offline --model random:gpt2 --batch-sizes 1,8 --dtype float32,bfloat16 --quantization int8,int4",
@@ -105,7 +104,7 @@ def plain(
         require_fit(flag, *sizes(s), s)
         with shown_progress(*filter(None, [doing])) as on_progress:
             result = benchmark(s) if doing else benchmark(s, on_progress)
-        show(args, result)
+        deliver(args, result)
 
     return run_it
 
@@ -119,14 +118,6 @@ def require_fit(flag: str, num_seqs: int, num_tokens: int, s: Any) -> None:
         require_memory(flag, num_seqs, num_tokens, model=model, **asked)
 
 
-def show(
-    args: argparse.Namespace, result: Result, draw: Callable[[Path], None] | None = None, long: bool = False
-) -> None:
-    from roseinfer.display.text_table import terminal_width
-
-    deliver(args, result.text(terminal_width(), long), result.to_line, result.to_json, draw)
-
-
 def offline(settings: type[Offline], args: argparse.Namespace) -> None:
     result = recorded_race(args.recorded) if args.recorded else raced(settings_of(settings, args), args.chart)
 
@@ -135,7 +126,7 @@ def offline(settings: type[Offline], args: argparse.Namespace) -> None:
 
         OfflineChart(result).save(path)
 
-    show(args, result, draw, long=args.long)
+    deliver(args, result, draw, long=args.long)
 
 
 def recorded_race(path: Path) -> OfflineResult:
@@ -171,7 +162,7 @@ def online(settings: type[Online], args: argparse.Namespace) -> None:
     require_fit("--max-num-seqs", s.max_num_seqs, s.longest.prompt_len + s.longest.output_len, s)
     with shown_progress() as on_progress:
         result = online(s, on_progress)
-    show(args, result, (lambda path: latency_chart(result).save(path)) if result.rows else None, long=args.long)
+    deliver(args, result, (lambda path: latency_chart(result).save(path)) if result.rows else None, long=args.long)
     if result.interrupted:
         raise KeyboardInterrupt("the result is partial")
 
@@ -192,7 +183,7 @@ def serve(settings: type[Serve], args: argparse.Namespace) -> None:
         check_output(args)
     with shown_progress("starting the servers" if s.contenders else "asking the server") as on_progress:
         result: Any = contest(s, on_progress) if s.contenders else loaded(s, on_progress)
-    show(args, result, lambda path: serving_chart(result).save(path))
+    deliver(args, result, lambda path: serving_chart(result).save(path))
     if failed := not s.contenders and result.rows[0]["failed"]:
         raise Failed(f"{failed} of {result.rows[0]['requests']} requests failed")
 
@@ -212,7 +203,7 @@ def kernels(settings: type[Kernels], args: argparse.Namespace) -> None:
 
     with shown_progress("one launch of each shape"):
         result = kernel_times(settings_of(settings, args).device)
-    show(args, result)
+    deliver(args, result)
 
 
 def batches(s: Any) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from roseinfer.arguments import counted
-from roseinfer.cli.answering import Loading, Writing, llm_of, params_of, show_as_it_grows
+from roseinfer.cli.answering import ModelFlags, Writing, llm_and_params, show_as_it_grows
 from roseinfer.cli.command import Failed
 from roseinfer.cli.flags import add_flags
 from roseinfer.llm.template_text import template_text
@@ -42,13 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max-tokens", type=int, help="of one answer; as many as fit when not given")
     add_flags(parser.add_argument, Writing)
-    add_flags(parser.add_argument, Loading)
+    add_flags(parser.add_argument, ModelFlags)
 
 
 def run(args: argparse.Namespace) -> None:
     template = None if args.chat_template is None else template_text(args.chat_template)
-    llm = llm_of(args, tokenizer_for(args.model, template))
-    chat = Chat(llm, params_of(args, llm, max_tokens=args.max_tokens), args.system, template)
+    llm, params = llm_and_params(args, tokenizer_for(args.model, template), max_tokens=args.max_tokens)
+    chat = Chat(llm, params, args.system, template)
     while (line := next_line()) not in (None, "/exit"):
         if line == "/new":
             chat.begin()
@@ -73,13 +73,12 @@ def tokenizer_for(model: str, template: str | None) -> ModelTokenizer:
 
 
 class Chat:
-    """A conversation: what was said so far, and the next answer. Raises ValueError for a model without a template."""
+    """A conversation: what was said so far, and the next answer."""
 
     def __init__(self, llm: LLM, params: SamplingParams, system: str | None, template: str | None) -> None:
         self.llm, self.params, self.template = llm, params, template
         self.system = [{"role": "system", "content": system}] if system is not None else []
         self.num_tokens, self.seconds = 0, 0.0  # of all answers, from a question to the end of its answer
-        llm.chat_template.source(template)  # there is one
         self.begin()
 
     def begin(self) -> None:

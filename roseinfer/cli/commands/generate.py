@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from roseinfer.arguments import counted
-from roseinfer.cli.answering import Loading, Writing, llm_of, params_of, show_as_it_grows, status_of
+from roseinfer.cli.answering import ModelFlags, Writing, llm_and_params, show_as_it_grows, status_of
 from roseinfer.cli.command import Failed
 from roseinfer.cli.flags import add_flags
 from roseinfer.cli.output import add_output, check_output, written
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-tokens", type=int, default=MAX_TOKENS, help="new tokens at most")
     parser.add_argument("--stop", action="append", metavar="TEXT", help="the text ends before it; may be given twice")
     add_flags(parser.add_argument, Writing)
-    add_flags(parser.add_argument, Loading)
+    add_flags(parser.add_argument, ModelFlags)
     add_output(parser.add_argument)
 
 
@@ -48,8 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
     tokenizer = model_tokenizer(args.model)  # a model without one is refused before it is loaded
     prompt = args.prompt if args.prompt is not None else sys.stdin.read()
-    llm = llm_of(args, tokenizer)
-    params = params_of(args, llm, max_tokens=args.max_tokens, stop=args.stop)
+    llm, params = llm_and_params(args, tokenizer, max_tokens=args.max_tokens, stop=args.stop)
     output = show_as_it_grows(llm, prompt, params)
     print(how_it_went(output), file=sys.stderr)
     if args.output and (failed := written("--output", args.output, lambda path: path.write_text(whole(output)))):

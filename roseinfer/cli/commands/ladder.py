@@ -45,10 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Run the race. Raises ValueError for a bad argument, and what bench.ladder raises."""
     check_output(args)
-    result = raced(args)
-    from roseinfer.display.text_table import terminal_width
-
-    deliver(args, result.text(terminal_width()), result.to_line, result.to_json)
+    deliver(args, raced(args))
 
 
 def raced(args: argparse.Namespace) -> LadderResult:

@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roseinfer.arguments import require_count
+from roseinfer.cli.answering import ModelFlags
 from roseinfer.cli.command import Failed, device_or_best, no_file
 from roseinfer.cli.flags import add_flags, given_fields, settings_of
-from roseinfer.cli.repository import engine_at
+from roseinfer.cli.repository import with_stage
 from roseinfer.engine.config import EngineConfig, check_device, check_dtype
 from roseinfer.server.lines import to_stderr as say
 from roseinfer.server.settings import ServerSettings
-from roseinfer.settings import DEVICE, ENGINE, MODEL, flag
+from roseinfer.settings import MODEL, flag
 
 if TYPE_CHECKING:
     from roseinfer.llm.llm import LLM
@@ -42,16 +43,13 @@ EXAMPLES = (
 KEY_VARIABLE = "ROSEINFER_API_KEY"
 MOST_REPLICAS = 64  # processes of this machine
 OF_CONNECTIONS = ("max_header_kib", "header_seconds", "send_seconds", "max_connections", "access_log")
-SIZES = ("block_size", "max_num_seqs", "max_model_len", "max_num_batched_tokens")
+SIZES = ("block_size", "max_num_seqs", "max_num_batched_tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelSettings:
-    """Arguments of LLM that are flags, beside those of EngineConfig."""
+class ServedModel(ModelFlags):
+    """Further arguments of LLM that are flags, beside those of EngineConfig."""
 
-    dtype: str | None = flag(None, "of weights and KV cache: float32, bfloat16 or float16")
-    quantization: str | None = flag(None, "of matrices on a CPU: int8 or int4")
-    device: str | None = flag(None, DEVICE)
     tokenizer: str | None = flag(None, "a folder or hub id; the model's own when not given")
     num_kvcache_blocks: int | None = flag(None, "blocks of the KV pool, --block-size tokens each")
     tensor_parallel_size: int | None = flag(
@@ -79,8 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser.add_argument_group("server").add_argument, ServerSettings)
     add_flags(parser.add_argument_group("replicas").add_argument, Replicas)
     engine = parser.add_argument_group("engine")
-    engine.add_argument("--engine", metavar="FOLDER", help=ENGINE)
-    add_flags(engine.add_argument, ModelSettings)
+    add_flags(engine.add_argument, ServedModel)
     for own in fields(EngineConfig):
         if own.name in SIZES:
             name = f"--{own.name.replace('_', '-')}"
@@ -94,15 +91,15 @@ def run(args: argparse.Namespace) -> None:
     config = config_of(args.config)
     server = {"api_key": os.environ.get(KEY_VARIABLE) or None} | config.server | given_fields(ServerSettings, args)
     settings = ServerSettings(**server).with_template_text()
-    engine = config.engine | given_fields(ModelSettings, args)
+    engine = config.engine | given_fields(ServedModel, args)
     engine |= {name: value for name in SIZES if (value := getattr(args, name)) is not None}
     for why in dict.fromkeys(config.unused):
         say(f"{args.config}: some keys change nothing here: {why}")
     check_engine(args.model, engine)
-    if args.engine is not None:
+    engine = with_stage(engine)
+    if "stage" in engine:
         from roseinfer.llm.stage_engine import check_stage
 
-        engine["stage"] = engine_at(args.engine)
         check_stage(engine["stage"], engine)
     serving = Serving(
         make_llm=loader(args.model, engine, config.vocab_size),
@@ -141,7 +138,7 @@ def check_engine(model: str, engine: dict[str, Any]) -> None:
     from roseinfer.models import model_config
     from roseinfer.models.weights import check_quantization
 
-    sizes = {name: engine[name] for name in (*SIZES, "scheduling_policy") if name in engine}
+    sizes = {name: engine[name] for name in (*SIZES, "max_model_len", "scheduling_policy") if name in engine}
     EngineConfig(num_blocks=engine.get("num_kvcache_blocks", 1), **sizes).longest(model_config(model))
     if (dtype := engine.get("dtype")) not in (None, "auto"):
         check_dtype(dtype)

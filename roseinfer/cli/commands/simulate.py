@@ -124,7 +124,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         num_blocks="of each replica's KV pool",
         max_num_seqs="sequences that run at a time, per replica",
     )
-    engine.add_argument("--no-prefix-caching", action="store_true", help="every prompt is computed whole")
     parser.set_defaults(num_blocks=1024)
     add_output(parser.add_argument)
 
@@ -136,9 +135,8 @@ def run(args: argparse.Namespace) -> None:
     refuse_unused(s)
     result = simulated(s, args)
     from roseinfer.display.measured import on_one_line
-    from roseinfer.display.text_table import terminal_width
 
-    deliver(args, result.text(terminal_width()), result.to_line, lambda: on_one_line(result.to_dict() | provenance(s)))
+    deliver(args, result, whole=lambda: on_one_line(result.to_dict() | provenance(s)))
 
 
 def refuse_unused(s: Simulate) -> None:
@@ -190,7 +188,7 @@ def setting_and_cost(s: Simulate, args: argparse.Namespace, arrivals: list[Arriv
 
     spec = s.model if s.floor else (s.fit or "tiny")
     given = {"max_model_len": model_config(spec).max_model_len} | given_fields(EngineConfig, args)
-    setting = EngineSetting(**given, enable_prefix_caching=not args.no_prefix_caching)
+    setting = EngineSetting(**given)
     setting.check_fits(arrivals)
     if s.floor:
         return setting, floor_cost(s.floor, spec, s.dtype or "float16", s.host_ms / 1e3)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from roseinfer.arguments import listed
 from roseinfer.cli.command import Failed, no_file, require_named, require_writable
+from roseinfer.cli.output import require_suffix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,7 +63,9 @@ def run(args: argparse.Namespace) -> None:
     require_named("--ops", args.ops)
     require_named("--sql-file", args.sql_file)
     query = asked_query(args)
-    check_picture(args.timeline)
+    if args.timeline is not None:
+        require_suffix("--timeline", args.timeline, PICTURES)
+        require_writable("--timeline", args.timeline)
     if args.file.is_dir():
         raise ValueError(f"FILE {args.file}: must be a trace, and is a folder")
     from roseinfer.profiling import Trace
@@ -93,13 +96,6 @@ def asked_query(args: argparse.Namespace) -> str | None:
         raise ValueError(f"--sql-file {args.sql_file}: {no_file(error)}") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"--sql-file {args.sql_file}: not UTF-8 text ({error})") from None
-
-
-def check_picture(path: Path | None) -> None:
-    """Check the picture's path before a long trace is read. Raises ValueError if it could not be written."""
-    if path is not None and path.suffix.lower() not in PICTURES:
-        raise ValueError(f"--timeline {path}: unknown suffix {path.suffix!r}, allowed: {', '.join(PICTURES)}")
-    require_writable("--timeline", path)
 
 
 def sections(trace: Trace, args: argparse.Namespace, query: str | None) -> Iterator[str]:
