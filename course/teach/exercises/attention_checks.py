@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
@@ -60,8 +60,9 @@ def attention_comparison(batches: Sequence[Case], mistakes: Mapping[str, Attenti
     mistakes: maps what is said about a mistake to an attention that makes it.
     """
 
-    def right(lengths: list[int], *shape: Any) -> Tensor:
-        return _right(Batch(tuple(lengths), *shape), device)
+    def right(*batch: Any) -> Tensor:
+        case = _case_of(Batch(*batch), device)
+        return plain_attention(case).to(case.q.device, case.q.dtype)
 
     def attend(attention: Attention, *batch: Any) -> Tensor:
         return _attend(attention, _case_of(Batch(*batch), device))
@@ -71,12 +72,6 @@ def attention_comparison(batches: Sequence[Case], mistakes: Mapping[str, Attenti
 
     known = {why: partial(mistaken, attention=attention) for why, attention in mistakes.items()}
     return Comparison(batches, Expected(right, known, _explain), lambda *batch: str(Batch(*batch)), attend)
-
-
-@cache  # a loop is tried on the same batches as plain Python, and compiled
-def _right(batch: Batch, device: str) -> Tensor:
-    case = _case_of(batch, device)
-    return plain_attention(case).to(case.q.device, case.q.dtype)
 
 
 def draw_lengths(rng: Random, block_size: int, most: int, most_seqs: int = 4) -> list[int]:

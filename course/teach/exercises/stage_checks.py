@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections import Counter
+from collections import Counter, abc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -29,7 +29,7 @@ from .wrong import Wrong
 
 GATHER_SPAN = "roseinfer.decode_step_sessions.build_batched_past"
 APPEND_SPAN = "roseinfer.kv.append_token"
-NUM_SEQS, NUM_TOKENS = 4, 5  # of the step that step_ops counts
+NUM_SEQS, NUM_TOKENS = 4, 5  # of a step whose ops are counted
 MIXED = [[7] * 3, list(range(1, 70)), [11, 12], [13]]
 
 KV = tuple[Tensor, Tensor]
@@ -297,16 +297,21 @@ def _num_wrong_at_the_end(got: Tensor, right: Tensor) -> int:
     return newest if newest == len(wrong) else 0
 
 
-def equal_step(stage_class: type[Stage], model: Model, num_seqs: int, num_tokens: int) -> Callable[[], list[int]]:
-    """Make a decode step of num_seqs sequences, each with a prompt of num_tokens, so that its cost is easy to say."""
-    stage = stage_on_copy(stage_class, model, num_blocks=num_seqs * (2 + num_tokens // 64))
-    seqs = begin(stage, [[3 + i] * num_tokens for i in range(num_seqs)], SamplingParams())
+def step_of(stage_class: type[Stage], model: Model, lengths: abc.Sequence[int]) -> Callable[[], list[int]]:
+    """Make a decode step of a batch, with a prompt of each of these lengths."""
+    stage = stage_on_copy(stage_class, model, num_blocks=sum(2 + n // 64 for n in lengths))
+    seqs = begin(stage, [[3 + i] * n for i, n in enumerate(lengths)], SamplingParams())
     return lambda: decode_step(stage, seqs)
 
 
-def step_ops(stage_class: type[Stage], model: Model, span: str, num_tokens: int = NUM_TOKENS) -> Counter[str]:
-    """Count the aten ops inside the first such span of one decode step of NUM_SEQS equal sequences."""
-    return count_ops(equal_step(stage_class, model, NUM_SEQS, num_tokens), span=span)
+def step_ops(stage_class: type[Stage], model: Model, span: str, lengths: abc.Sequence[int]) -> Counter[str]:
+    """Count the aten ops inside the first such span of one decode step."""
+    return count_ops(step_of(stage_class, model, lengths), span=span)
+
+
+def cached_in(lengths: abc.Sequence[int]) -> str:
+    """Say how many tokens a batch has cached, such as "4 × 40"."""
+    return f"{len(lengths)} × {lengths[0]}" if len(set(lengths)) == 1 else str(list(lengths))
 
 
 def zeroed_tensors(ops: Counter[str]) -> int:

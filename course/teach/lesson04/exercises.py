@@ -21,7 +21,7 @@ from ..exercises.contract_check import require_contract
 from ..exercises.drawn import Comparison, draw, inputs
 from ..exercises.exercise import exercise, register
 from ..exercises.explain import explain_tensor, explain_tokens
-from ..exercises.stage_checks import MIXED, equal_step, require_stage, require_tokens
+from ..exercises.stage_checks import MIXED, cached_in, require_stage, require_tokens, step_of
 from ..exercises.tensor_checks import named_tensors
 from ..exercises.wrong import Failed, Wrong
 
@@ -131,7 +131,7 @@ BATCHES = [  # prompts, block size, what a wrong token means where those before 
     ),
     ([[5] * 3, list(range(1, 7)), [9]], 4, "right within a block, wrong where the last column starts a new one"),
 ]
-STEPS = ((1, 3), (4, 40), (3, 64), (20, 70))  # sequences, and tokens of each
+STEPS = ([3], [40] * 4, [64] * 3, [70, 3, 64, 9] * 3)  # prompts
 
 
 @exercise("04.3")
@@ -142,18 +142,18 @@ def without_cat(answer: type[Stage], model: Model) -> None:
         if message := _tokens(answer, model, prompts, block_size, batch):
             raise Wrong(f"{batch}: {message}: {meaning}")
     require_tokens(answer, model)
-    for num_seqs, num_tokens in STEPS:
-        _require_budget(answer, model, num_seqs, num_tokens)
+    for lengths in STEPS:
+        _require_budget(answer, model, lengths)
     require_contract(answer)
 
 
-def _require_budget(answer: type[Stage], model: Model, num_seqs: int, num_tokens: int) -> None:
-    step = f"with {num_seqs} × {num_tokens} tokens cached, the step"
-    cats = stage_ops(trace_once(equal_step(answer, model, num_seqs, num_tokens)))["aten::cat"]
+def _require_budget(answer: type[Stage], model: Model, lengths: list[int]) -> None:
+    step = f"with {cached_in(lengths)} tokens cached, the step"
+    cats = stage_ops(trace_once(step_of(answer, model, lengths)))["aten::cat"]
     if cats:
         raise Wrong(f"the tokens are right, but {step} makes {cats} cats; the budget is 0")
-    copied = bytes_copied(equal_step(answer, model, num_seqs, num_tokens)).copied
-    budget = _budget(model, num_seqs, num_tokens)
+    copied = bytes_copied(step_of(answer, model, lengths)).copied
+    budget = _budget(model, lengths)
     if copied > budget:
         raise Wrong(
             f"the tokens are right without a cat, but {step} copies {copied:,} bytes; the budget is {budget:,}. "
@@ -173,13 +173,13 @@ def _tokens(
     return explain_tokens([seq.output_ids for seq in seqs], reference_generate(model, prompts, 8))
 
 
-def _budget(model: Model, num_seqs: int, num_tokens: int) -> int:
+def _budget(model: Model, lengths: list[int]) -> int:
     """Return the bytes of a step: each column gathered once, the new token stored twice, and two index tensors.
 
     The new token is written to its column in the batch and to the pool.
     """
     c = model.config
     token = 2 * c.num_layers * c.num_kv_heads * c.head_dim * model.dtype.itemsize
-    columns = num_seqs * (num_tokens + 1)
+    columns = len(lengths) * (max(lengths) + 1)
     indices = 2 * c.num_layers * columns * torch.int64.itemsize
-    return token * (columns + 2 * num_seqs) + indices
+    return token * (columns + 2 * len(lengths)) + indices

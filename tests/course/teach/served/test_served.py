@@ -11,6 +11,7 @@ import torch
 
 from course.own_engine import assembled
 from course.teach.served import kept
+from course.teach.served import serve as serving_runs
 from course.teach.served import serve_requests as serving
 from course.teach.served.chart import ServedChart, sentence
 from course.teach.served.kept import Served
@@ -106,7 +107,8 @@ def test_every_stage_has_the_references_tokens_and_loses_no_block():
 
 
 @pytest.mark.slow
-def test_the_numbers_of_a_stage_agree():
+def test_the_numbers_of_a_stage_agree(monkeypatch):
+    monkeypatch.setattr(serving_runs, "REPEATS", 2)
     model, work = load_model("tiny", device="cpu"), requests()
     row = measure(PrefixCache, model, work, Referee(model, [prompt for _, prompt in work]))
     assert row.name == PrefixCache.name
