@@ -15,14 +15,14 @@ STOP = 0.7  # of a block: the width of a stop
 BEND = 0.4
 
 
-def draw_block_walk(stage: Stage, seqs: abc.Sequence[Sequence], layer: int = 0) -> Board:
-    """Draw the batch [B, H_kv, T, D] that attention would want, and where the same tokens lie in the pool of one layer.
+def draw_block_walk(stage: Stage, seqs: abc.Sequence[Sequence]) -> Board:
+    """Draw the batch [B, H_kv, T, D] that attention would want, and where the same tokens lie in the pool of the first layer.
 
     The pool, to the right, is drawn up to the last block in use, with the order in which each sequence's query visits
     its blocks.
     """
     lengths = [seq.num_cached_tokens for seq in seqs]
-    walks = [stage.tables.of(s.seq_id, layer)[: stage.tables.blocks_for(n)] for s, n in zip(seqs, lengths, strict=True)]
+    walks = [stage.tables.of(s.seq_id, 0)[: stage.tables.blocks_for(n)] for s, n in zip(seqs, lengths, strict=True)]
     padding = sum(max(lengths) - n for n in lengths)
     ways = "; ".join(f"sequence {i}: {walk}" for i, walk in enumerate(walks))
     return Board(

@@ -85,7 +85,9 @@ test_a_wrong_stage = wrong_answers(
         ),
         "a cat where lengths differ": (CatWhereMixed, "with [70, 3, 64, 9, 70, 3, 64, 9, 70, 3, 64, 9] tokens cached"),
         "copied where lengths differ": (
-            without_cat({WRITES: f"if not self.mask.all(): keys, values = keys.clone(), values.clone()\n        {WRITES}"}),
+            without_cat(
+                {WRITES: f"if not self.mask.all(): keys, values = keys.clone(), values.clone()\n        {WRITES}"}
+            ),
             "Is what was gathered copied once more?",
         ),
         "column indexed again": (LastBlockAgain, "Is what was gathered copied once more?"),
