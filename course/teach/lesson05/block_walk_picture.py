@@ -16,7 +16,7 @@ BEND = 0.4
 
 
 def draw_block_walk(stage: Stage, seqs: abc.Sequence[Sequence]) -> Board:
-    """Draw the batch [B, H_kv, T, D] that attention would want, and where the same tokens lie in the pool of the first layer.
+    """Draw the batch [B, H_kv, T, D] that attention would want, and where the same tokens lie in the pool.
 
     The pool, to the right, is drawn up to the last block in use, with the order in which each sequence's query visits
     its blocks.

@@ -131,6 +131,7 @@ WAITS = "        if self.copied:\n            self.copied.synchronize()\n"
 test_wrong_tables = wrong_answers(
     "10.4",
     {
+        "another name": (piece_with({"def write_tables(": "def tables_of("}), "write write_tables too"),
         "slots without an offset": (piece_with({" + offset)": ")"}), "token 0 is 90, expected 52"),
         "lengths in place of starts": (piece_with({"starts.append(len(slots))": "starts.append(n)"}), "token 0 is 35"),
         "positions from 0": (
@@ -138,7 +139,6 @@ test_wrong_tables = wrong_answers(
             "token 1 is 84",
         ),
         "no rows": (piece_with({"[row, : len(blocks)] = blocks": "[row, : len(blocks)] = 0"}), "**A batch of equal"),
-        "another name": (piece_with({"def write_tables(": "def tables_of("}), "write write_tables too"),
         "one layer's pool": (piece_with({"pool[:, layer]": "pool[:, 0]"}), "token 1 is 7, expected 18"),
         "the last tokens": (
             piece_with({"seq.token_ids[first : first + n]": "seq.token_ids[-n:]"}),
