@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import torch
 import torch.nn.functional as F
-from wrong_answers import assert_refused, right_answers, wrong_answers
+from wrong_answers import right_answers, wrong_answers
 
 from course.teach.exercises.solutions import solution
 from roseinfer.kernels.paged_reference import paged_attention_reference
@@ -117,10 +117,6 @@ def scaled_before(q, *rest):
 test_a_right_write_then_attend = right_answers(
     "10.2", {"the library's, with a line of the learner's": scaled_before, "token by token": token_by_token}
 )
-
-
-def test_the_librarys_attention_is_not_counted():
-    assert_refused("10.2", paged_attention_reference, "the library's own: `roseinfer.kernels.paged_reference.paged")
 
 
 # 10.4

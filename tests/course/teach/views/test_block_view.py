@@ -49,6 +49,8 @@ def test_a_sequence_that_ends_with_its_prefill_gives_back_at_once(small):
 def test_the_frames_show_takes_frees_and_reuse(small, schedule):
     view = teach.walk_blocks(NaiveCat(small, **SIZES), PROMPTS, MAX_TOKENS)
     assert len(view.frames) == len(schedule.steps)
+    fewest_free = 7 - max(step.num_blocks for step in schedule.steps)
+    assert repr(view).endswith(f"18 tokens; blocks: 7, fewest free {fewest_free}, used again 3, free at the end 7")
     first, fourth, eighth = map(view.texts, (0, 4, 8))
     assert "step 0: prefill 0" in first and any("waiting: 1, 2, 3" in text for text in first)
     assert "4 · seq 1: 1/4" in fourth and "taken" in fourth
