@@ -75,6 +75,7 @@ def test_post_tables_lie_beside_ours():
         teach.post_facts("999")
 
 
+@pytest.mark.slow
 def test_prove_finds_the_first_wrong_token(small):
     class OffByOne(NaiveCat):
         def positions(self, seqs):
