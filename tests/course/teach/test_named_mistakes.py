@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 MARKS = dict.fromkeys(("a3", "23"), (pytest.mark.needs_triton,))  # there a mistake may be a kernel, which is run
 
 # Of each exercise so many mistakes are tried in every run, and the others at night.
-DAILY = 3
+DAILY = 2
 
 
 def named() -> Iterator[Any]:
