@@ -83,16 +83,27 @@ def stage_on_copy(stage_class: type[Stage], model: Model, num_blocks: int, block
 
 
 def require_tokens(
-    stage_class: type[Stage], model: Model, max_tokens: int = 12, prompts: list[list[int]] = MIXED
+    stage_class: type[Stage],
+    model: Model,
+    max_tokens: int = 12,
+    prompts: list[list[int]] = MIXED,
+    block_size: int = 64,
+    meaning: str = "",
 ) -> None:
-    """Raise Wrong unless the prompts get the reference's tokens, from attention with as many keys as values."""
+    """Raise Wrong unless the prompts get the reference's tokens, from attention with as many keys as values.
+
+    meaning: what is said of a wrong token, besides which one it is.
+    """
     require_stage(stage_class)
-    stage = stage_on_copy(stage_class, model, num_blocks=2 * len(prompts))
+    num_blocks = sum(2 + (len(prompt) + max_tokens) // block_size for prompt in prompts)
+    stage = stage_on_copy(stage_class, model, num_blocks, block_size)
     with _KeysAndValuesInPairs():
         seqs = generate(stage, prompts, SamplingParams(max_tokens=max_tokens, ignore_eos=True))
+    lengths = "mixed lengths" if len({*map(len, prompts)}) > 1 else f"of {len(prompts[0])} tokens"
     for i, (seq, want) in enumerate(zip(seqs, _reference(model, tuple(map(tuple, prompts)), max_tokens), strict=True)):
         if message := explain_tokens(seq.output_ids, want):
-            raise Wrong(f"prompt {i} of {len(prompts)} (mixed lengths): {message}")
+            where = f"prompt {i} of {len(prompts)} ({lengths}{f', blocks of {block_size}' * (block_size != 64)})"
+            raise Wrong(": ".join(filter(None, (where, message, meaning))))
 
 
 class _KeysAndValuesInPairs(TorchFunctionMode):
