@@ -21,7 +21,6 @@ from .lesson03.append_picture import draw_append
 from .lesson03.post_counts import append_counts, gather_counts, slice_counts
 from .lesson04.dashboard import dashboard
 from .lesson04.pool_picture import draw_pool_gather
-from .lesson05.block_walk_picture import draw_block_walk
 from .lesson06.schedules import run_schedule
 from .lesson07.attention_ops import attention_launches, attention_ops
 from .lesson07.program_picture import draw_programs

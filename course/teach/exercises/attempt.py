@@ -9,6 +9,7 @@ import traceback
 from types import CodeType, FunctionType
 from typing import Any
 
+from ..measure.kernel_loads import plain_function
 from ..source import members
 
 Instructions = list[tuple[str, Any]]
@@ -20,8 +21,6 @@ def is_stub(answer: Any, stub: str) -> bool:
     Compares compiled code: comments and docstrings do not count as an attempt, but any other change does, also another
     base class. A kernel is compared by its function. A value is untouched while it is None or `...`.
     """
-    from ..measure.kernel_loads import plain_function  # here, because it needs torch
-
     answer = plain_function(answer)
     if isinstance(answer, type):
         return _is_stub_class(answer, stub)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
@@ -14,10 +14,10 @@ from roseinfer.kernels.cases import PagedCase, paged_case
 
 from .drawn import Case, Comparison, Expected
 from .explain import explain_tensor
-from .kernel_checks import TOLERANCE, plain_attention, spread
 from .tensor_checks import require_unchanged
 
 UPCAST = "right in fp32? Then upcast after every load, before any arithmetic"
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -60,8 +60,9 @@ def attention_comparison(batches: Sequence[Case], mistakes: Mapping[str, Attenti
     mistakes: maps what is said about a mistake to an attention that makes it.
     """
 
-    def right(lengths: list[int], *shape: Any) -> Tensor:
-        return _right(Batch(tuple(lengths), *shape), device)
+    def right(*batch: Any) -> Tensor:
+        case = _case_of(Batch(*batch), device)
+        return _plain_attention(case).to(case.q.device, case.q.dtype)
 
     def attend(attention: Attention, *batch: Any) -> Tensor:
         return _attend(attention, _case_of(Batch(*batch), device))
@@ -71,12 +72,6 @@ def attention_comparison(batches: Sequence[Case], mistakes: Mapping[str, Attenti
 
     known = {why: partial(mistaken, attention=attention) for why, attention in mistakes.items()}
     return Comparison(batches, Expected(right, known, _explain), lambda *batch: str(Batch(*batch)), attend)
-
-
-@cache  # a loop is tried on the same batches as plain Python, and compiled
-def _right(batch: Batch, device: str) -> Tensor:
-    case = _case_of(batch, device)
-    return plain_attention(case).to(case.q.device, case.q.dtype)
 
 
 def draw_lengths(rng: Random, block_size: int, most: int, most_seqs: int = 4) -> list[int]:
@@ -95,8 +90,40 @@ def _case_of(batch: Batch, device: str) -> PagedCase:
         dtype=DTYPES[batch.dtype],
         device=device,
     )
-    case = spread(case)
+    case = _spread(case)
     return _shifted(case, batch.shift) if batch.shift else case._replace(q=case.q * batch.times)
+
+
+def _plain_attention(case: PagedCase) -> Tensor:
+    """Compute attention for each sequence on its own, gathered, in fp64, [B, H, D]."""
+    group = case.q.size(1) // case.k.size(1)
+    rows = []
+    for i, num_tokens in enumerate(case.context_lens.tolist()):
+        keys, values = (tokens.repeat_interleave(group, dim=1) for tokens in _tokens(case, i, num_tokens))  # [T, H, D]
+        scores = torch.einsum("hd,thd->ht", case.q[i].double().cpu(), keys) * case.q.size(-1) ** -0.5
+        rows.append(torch.einsum("ht,thd->hd", scores.softmax(-1), values))
+    return torch.stack(rows)
+
+
+def _tokens(case: PagedCase, i: int, num_tokens: int) -> tuple[Tensor, Tensor]:
+    """Gather the keys and values that sequence i attends to, [T, H_kv, D]: the cached ones, then the new one."""
+    k, v, k_cache, v_cache = (tensor.double().cpu() for tensor in case[1:5])
+    position, block_size = torch.arange(num_tokens), k_cache.size(1)
+    block, slot = case.block_table[i].cpu()[position // block_size], position % block_size
+    return torch.cat([k_cache[block, slot], k[i : i + 1]]), torch.cat([v_cache[block, slot], v[i : i + 1]])
+
+
+def _spread(case: PagedCase) -> PagedCase:
+    """Renumber the blocks of a case: block 0 may be a sequence's, and after a sequence's own a row names any."""
+    generator = torch.Generator().manual_seed(0)
+    num_blocks, block_size = case.k_cache.shape[:2]
+    places = torch.randperm(num_blocks, generator=generator)  # where each block is put
+    columns = torch.arange(case.block_table.size(1))
+    own = columns < -(-case.context_lens.cpu() // block_size)[:, None]
+    any_block = torch.randint(num_blocks, own.shape, generator=generator)
+    table = torch.where(own, places[case.block_table.cpu()], any_block).to(case.block_table)
+    moved = places.argsort().to(case.k_cache.device)
+    return case._replace(k_cache=case.k_cache[moved], v_cache=case.v_cache[moved], block_table=table)
 
 
 def _shifted(case: PagedCase, shift: float) -> PagedCase:

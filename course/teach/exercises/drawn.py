@@ -17,6 +17,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NoReturn
 
 from .explain import explain_value, plain
@@ -67,14 +68,24 @@ class Comparison:
         """What is expected for each value, by name. A single value has the name ""."""
         return self.expected if isinstance(self.expected, Mapping) else {"": self.expected}
 
+    @cached_property
+    def ordered(self) -> list[Case]:
+        return _from_small_to_large(self.cases)
+
+    @cached_property
+    def rights(self) -> list[dict[str, Any]]:
+        """What is right in each case, by name: worked out once for all answers."""
+        return [{name: part.right(*case) for name, part in self.parts.items()} for case in self.ordered]
+
     def __call__(self, answer: Callable[..., Any], call: Call | None = None) -> None:
         """Check an answer. call: used instead of this comparison's own, when more than the case is needed."""
         call = call or self.call or (_call if "" in self.parts else values_of(*self.parts))
-        tried, refused = _try_all(answer, _from_small_to_large(self.cases), self.describe, call)
-        for t in tried:
+        tried, refused = _try_all(answer, self.ordered, self.describe, call)
+        for t, right in zip(tried, self.rights, strict=False):
             for name, part in self.parts.items():
-                if message := _explained(part, name, t.value(name), part.right(*t.case)):
-                    why = _why(part, [(other.case, other.value(name)) for other in tried])
+                if message := _explained(part, name, t.value(name), right[name]):
+                    results = zip(tried, self.rights, strict=False)
+                    why = _why(part, [(other.case, other.value(name), want[name]) for other, want in results])
                     t.tell(Wrong(": ".join(filter(None, (self.describe(*t.case), name, message, why)))))
         if refused is not None:
             refused.tell(refused.got)
@@ -167,23 +178,25 @@ def _explained(part: Expected, name: str, got: Any, want: Any) -> str | None:
     return f"you return None, expected {want}" if name and got is None is not want else part.explain(got, want)
 
 
-def _why(part: Expected, results: list[tuple[Case, Any]]) -> str:
+def _why(part: Expected, results: list[tuple[Case, Any, Any]]) -> str:
     """Find the mistake that explains the answer in every case, or else in every case that is wrong; "" for none.
+
+    results: of each case what the answer gave, and what is right.
 
     A truth value has only one other, so that many mistakes would explain the wrong ones alone.
     """
 
-    def explains(mistaken: Callable[..., Any], results: list[tuple[Case, Any]]) -> bool:
+    def explains(mistaken: Callable[..., Any], results: list[tuple[Case, Any, Any]]) -> bool:
         try:
-            return all(part.explain(got, mistaken(*case)) is None for case, got in results)
+            return all(part.explain(got, mistaken(*case)) is None for case, got, _ in results)
         except Exception:  # this mistake ends in an error where the answer gives a value
             return False
 
-    wrong: list[tuple[Case, Any]] = []
-    right: list[tuple[Case, Any]] = []
-    for case, got in results:
-        (wrong if part.explain(got, part.right(*case)) else right).append((case, got))
-    are_truths = all(isinstance(part.right(*case), bool) for case, _ in wrong)
+    wrong: list[tuple[Case, Any, Any]] = []
+    right: list[tuple[Case, Any, Any]] = []
+    for case, got, want in results:
+        (wrong if part.explain(got, want) else right).append((case, got, want))
+    are_truths = all(isinstance(want, bool) for _, _, want in wrong)
     fitting = {why: mistaken for why, mistaken in part.mistakes.items() if explains(mistaken, wrong)}
     in_every_case = (why for why, mistaken in fitting.items() if explains(mistaken, right))
     return next(in_every_case, "" if are_truths else next(iter(fitting), ""))

@@ -29,7 +29,8 @@ from .librarys_own import librarys_own
 from .text import Text, text_of
 from .wrong import Failed, Wrong
 
-Checker = Callable[..., str | None]  # a sentence for an answer that passes
+# It returns what is done once an answer counts, if anything: a call that gives a sentence.
+Checker = Callable[..., Callable[[], str] | None]
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def _judge(task: Exercise, answer: Any, context: dict[str, Any], namespace: dict
         return Verdict(task, "not attempted")
     try:
         with _one_thread():
-            note = task.checker(answer, **context)
+            keep = task.checker(answer, **context)
     except Failed as failed:
         return Verdict(task, "not yet", f"{failed}: {describe_error(failed.error, namespace)}")
     except Wrong as wrong:
@@ -136,7 +137,7 @@ def _judge(task: Exercise, answer: Any, context: dict[str, Any], namespace: dict
         return Verdict(task, "not yet", describe_error(error, namespace))
     if name := librarys_own(answer):
         return Verdict(task, "not yet", f"it does what it should, and it is the library's own: `{name}`. Write yours")
-    return Verdict(task, "PASS", note=note or "")
+    return Verdict(task, "PASS", note=keep() if keep else "")
 
 
 @contextmanager

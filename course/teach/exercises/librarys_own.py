@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
-from types import FunctionType, MethodType
+from types import FunctionType
 from typing import Any
 
 from ..source import members
@@ -45,22 +44,8 @@ def _of_class(cls: type) -> str:
 
 
 def _of_function(function: Any) -> str:
-    function = _plain(function)
+    function = members.unwrapped(function)
     return _name(function) if isinstance(function, (FunctionType, type)) and _is_librarys(function) else ""
-
-
-def _plain(function: Any) -> Any:
-    """Unwrap a function: static and class methods, a property, a partial, the compiler of a kernel or a loop."""
-    from ..measure.kernel_loads import plain_function  # here, because it needs torch
-
-    if isinstance(function, (staticmethod, classmethod, MethodType)):
-        return _plain(function.__func__)
-    if isinstance(function, property):
-        return _plain(function.fget)
-    if isinstance(function, partial):
-        return _plain(function.func)
-    inner = plain_function(function)
-    return inner if inner is function else _plain(inner)
 
 
 def _is_librarys(thing: Any) -> bool:

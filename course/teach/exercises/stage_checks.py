@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections import Counter
+from collections import Counter, abc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -29,7 +29,7 @@ from .wrong import Wrong
 
 GATHER_SPAN = "roseinfer.decode_step_sessions.build_batched_past"
 APPEND_SPAN = "roseinfer.kv.append_token"
-NUM_SEQS, NUM_TOKENS = 4, 5  # of the step that step_ops counts
+NUM_SEQS, NUM_TOKENS = 4, 5  # of a step whose ops are counted
 MIXED = [[7] * 3, list(range(1, 70)), [11, 12], [13]]
 
 KV = tuple[Tensor, Tensor]
@@ -83,16 +83,27 @@ def stage_on_copy(stage_class: type[Stage], model: Model, num_blocks: int, block
 
 
 def require_tokens(
-    stage_class: type[Stage], model: Model, max_tokens: int = 12, prompts: list[list[int]] = MIXED
+    stage_class: type[Stage],
+    model: Model,
+    max_tokens: int = 12,
+    prompts: list[list[int]] = MIXED,
+    block_size: int = 64,
+    meaning: str = "",
 ) -> None:
-    """Raise Wrong unless the prompts get the reference's tokens, from attention with as many keys as values."""
+    """Raise Wrong unless the prompts get the reference's tokens, from attention with as many keys as values.
+
+    meaning: what is said of a wrong token, besides which one it is.
+    """
     require_stage(stage_class)
-    stage = stage_on_copy(stage_class, model, num_blocks=2 * len(prompts))
+    num_blocks = sum(2 + (len(prompt) + max_tokens) // block_size for prompt in prompts)
+    stage = stage_on_copy(stage_class, model, num_blocks, block_size)
     with _KeysAndValuesInPairs():
         seqs = generate(stage, prompts, SamplingParams(max_tokens=max_tokens, ignore_eos=True))
+    lengths = "mixed lengths" if len({*map(len, prompts)}) > 1 else f"of {len(prompts[0])} tokens"
     for i, (seq, want) in enumerate(zip(seqs, _reference(model, tuple(map(tuple, prompts)), max_tokens), strict=True)):
         if message := explain_tokens(seq.output_ids, want):
-            raise Wrong(f"prompt {i} of {len(prompts)} (mixed lengths): {message}")
+            where = f"prompt {i} of {len(prompts)} ({lengths}{f', blocks of {block_size}' * (block_size != 64)})"
+            raise Wrong(": ".join(filter(None, (where, message, meaning))))
 
 
 class _KeysAndValuesInPairs(TorchFunctionMode):
@@ -297,16 +308,21 @@ def _num_wrong_at_the_end(got: Tensor, right: Tensor) -> int:
     return newest if newest == len(wrong) else 0
 
 
-def equal_step(stage_class: type[Stage], model: Model, num_seqs: int, num_tokens: int) -> Callable[[], list[int]]:
-    """Make a decode step of num_seqs sequences, each with a prompt of num_tokens, so that its cost is easy to say."""
-    stage = stage_on_copy(stage_class, model, num_blocks=num_seqs * (2 + num_tokens // 64))
-    seqs = begin(stage, [[3 + i] * num_tokens for i in range(num_seqs)], SamplingParams())
+def step_of(stage_class: type[Stage], model: Model, lengths: abc.Sequence[int]) -> Callable[[], list[int]]:
+    """Make a decode step of a batch, with a prompt of each of these lengths."""
+    stage = stage_on_copy(stage_class, model, num_blocks=sum(2 + n // 64 for n in lengths))
+    seqs = begin(stage, [[3 + i] * n for i, n in enumerate(lengths)], SamplingParams())
     return lambda: decode_step(stage, seqs)
 
 
-def step_ops(stage_class: type[Stage], model: Model, span: str, num_tokens: int = NUM_TOKENS) -> Counter[str]:
-    """Count the aten ops inside the first such span of one decode step of NUM_SEQS equal sequences."""
-    return count_ops(equal_step(stage_class, model, NUM_SEQS, num_tokens), span=span)
+def step_ops(stage_class: type[Stage], model: Model, span: str, lengths: abc.Sequence[int]) -> Counter[str]:
+    """Count the aten ops inside the first such span of one decode step."""
+    return count_ops(step_of(stage_class, model, lengths), span=span)
+
+
+def cached_in(lengths: abc.Sequence[int]) -> str:
+    """Say how many tokens a batch has cached, such as "4 × 40"."""
+    return f"{len(lengths)} × {lengths[0]}" if len(set(lengths)) == 1 else str(list(lengths))
 
 
 def zeroed_tensors(ops: Counter[str]) -> int:

@@ -16,6 +16,7 @@ from ..exercises.drawn import Case, Comparison, dict_of, draw, inputs
 from ..exercises.exercise import exercise, register
 from ..exercises.stage_checks import (
     GATHER_SPAN,
+    NUM_SEQS,
     NUM_TOKENS,
     by_sequence,
     require_cached,
@@ -137,7 +138,7 @@ def no_zeros(answer: type[Stage], model: Model) -> None:
     require_tokens(answer, model)
     require_nothing_kept(answer, model)
     for num_tokens in (NUM_TOKENS, BLOCK_SIZE, BLOCK_SIZE + NUM_TOKENS, 2 * BLOCK_SIZE + NUM_TOKENS):
-        if zeroed := zeroed_tensors(step_ops(answer, model, GATHER_SPAN, num_tokens)):
+        if zeroed := zeroed_tensors(step_ops(answer, model, GATHER_SPAN, [num_tokens] * NUM_SEQS)):
             raise Wrong(
                 f"the tokens are right, but with {num_tokens} tokens a sequence the gather still makes {zeroed} zeroed "
                 "tensors a step; the budget is 0"

@@ -193,7 +193,7 @@ def fewer_selects(answer: type[Stage], model: Model) -> None:
     require_nothing_kept(answer, model)
     budget = 4 * model.config.num_layers * NUM_SEQS
     for num_tokens in (NUM_TOKENS, BLOCK_SIZE - 1, BLOCK_SIZE, BLOCK_SIZE + NUM_TOKENS):
-        selects = step_ops(answer, model, APPEND_SPAN, num_tokens)["aten::select"]
+        selects = step_ops(answer, model, APPEND_SPAN, [num_tokens] * NUM_SEQS)["aten::select"]
         if (too_many := selects - budget) > 0:
             raise Wrong(
                 f"the tokens are right, but with {num_tokens} tokens a sequence append makes {too_many} selects too "

@@ -13,7 +13,7 @@ CELL = (26, 24)
 Held = dict[tuple[int, int], tuple[int, int]]  # (block, slot) -> (sequence, token)
 
 
-def draw_pool_gather(stage: Any, seqs: abc.Sequence[Sequence], layer: int = 0) -> Board:
+def draw_pool_gather(stage: Any, seqs: abc.Sequence[Sequence]) -> Board:
     """Draw pool[blocks, slots] of a small batch, with block and slot of every token in cells.
 
     stage: one with block_ids(seqs, longest) [L, B, max_blocks], such as stage 04, with few and small blocks. The colour
@@ -23,10 +23,10 @@ def draw_pool_gather(stage: Any, seqs: abc.Sequence[Sequence], layer: int = 0) -
     lengths = [seq.num_cached_tokens for seq in seqs]
     longest, size = max(lengths), stage.block_size
     slots = [token % size for token in range(longest)]
-    table = stage.block_ids(seqs, longest)[layer].tolist()
+    table = stage.block_ids(seqs, longest)[0].tolist()
     blocks = [[row[token // size] for token in range(longest)] for row in table]
     held = {
-        (stage.tables.of(seq.seq_id, layer)[token // size], token % size): (row, token)
+        (stage.tables.of(seq.seq_id, 0)[token // size], token % size): (row, token)
         for row, seq in enumerate(seqs)
         for token in range(seq.num_cached_tokens)
     }
@@ -35,9 +35,9 @@ def draw_pool_gather(stage: Any, seqs: abc.Sequence[Sequence], layer: int = 0) -
         _index(blocks, slots, lengths),
         _batch(blocks, slots, lengths, held),
     ]
-    own_blocks = [len(stage.tables.of(seq.seq_id, layer)) for seq in seqs]
+    own_blocks = [len(stage.tables.of(seq.seq_id, 0)) for seq in seqs]
     strangers = sum(max(0, longest - n * size) for n in own_blocks)
-    return Board([Frame(panels)], _describe(stage, lengths, blocks, slots, layer, strangers))
+    return Board([Frame(panels)], _describe(stage, lengths, blocks, slots, strangers))
 
 
 def _pool(held: Held, num_blocks: int, size: int) -> Panel:
@@ -70,14 +70,12 @@ def _token(row: int, column: int, held: tuple[int, int] | None, is_padding: bool
     return Cell(row, column, text, colour, hatched=is_padding)
 
 
-def _describe(
-    stage: Stage, lengths: list[int], blocks: list[list[int]], slots: list[int], layer: int, strangers: int
-) -> str:
+def _describe(stage: Stage, lengths: list[int], blocks: list[list[int]], slots: list[int], strangers: int) -> str:
     """Describe the picture in words. strangers: entries of the batch read from block 0, as they have no own block."""
     padding = len(lengths) * len(slots) - sum(lengths)
     rows = "; ".join(f"sequence {i}: {ids}" for i, ids in enumerate(blocks))
     return (
-        f"Layer {layer}: a pool of {stage.tables.num_blocks} blocks with {stage.block_size} slots holds "
+        f"Layer 0: a pool of {stage.tables.num_blocks} blocks with {stage.block_size} slots holds "
         f"{len(lengths)} sequences of {lengths} tokens. slots: {slots}. blocks, {rows}. pool[blocks, slots] is a batch "
         f"of {len(lengths)} x {len(slots)}: {sum(lengths)} tokens of content and {padding} of padding, "
         f"{strangers} of it read from block 0."

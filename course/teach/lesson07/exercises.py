@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from random import Random
 from typing import Any
 
@@ -126,14 +126,19 @@ BATCHES = [
 def own_kernel(answer: Any, launch: Callable[..., Tensor]) -> None:
     if plain_function(answer) is answer:
         raise Wrong("expected a Triton kernel: decorate the function with @triton_mode.jit")
+    _attended(launch)(partial(_attend, answer, launch))
+    if triton_mode.MODE == "interpret":
+        _require_loads(answer, launch)
+
+
+@cache
+def _attended(launch: Callable[..., Tensor]) -> Comparison:
+    """Compare kernels that `launch` runs. Made when it is asked for, because without Triton there is no solution."""
     names = {"triton_mode": triton_mode, "tl": triton_mode.language()}
     mistakes = {
         why: partial(_attend, solution("07.2", changes, **names), launch) for why, changes in KERNEL_MISTAKES.items()
     }
-    device = "cuda" if triton_mode.MODE == "compile" else "cpu"
-    attention_comparison(BATCHES, mistakes, device)(partial(_attend, answer, launch))
-    if triton_mode.MODE == "interpret":
-        _require_loads(answer, launch)
+    return attention_comparison(BATCHES, mistakes, "cuda" if triton_mode.MODE == "compile" else "cpu")
 
 
 def _attend(kernel: Any, launch: Callable[..., Tensor], q: Tensor, *case: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ STEP = (
 )
 
 
-def draw_programs(stage: Stage, seqs: abc.Sequence[Sequence], tile: int, layer: int = 0) -> Board:
+def draw_programs(stage: Stage, seqs: abc.Sequence[Sequence], tile: int) -> Board:
     """Draw the programs of a kernel: one row per (sequence, KV head), one box per tile in the colour of its sequence.
 
     Masked slots are hatched. A slider goes over the tiles, as if all programs took one at a time; below is what they
@@ -43,8 +43,7 @@ def draw_programs(stage: Stage, seqs: abc.Sequence[Sequence], tile: int, layer: 
     heads, lengths = stage.config.num_kv_heads, [seq.num_cached_tokens for seq in seqs]
     width = max(-(-n // stage.block_size) for n in lengths) * stage.block_size
     tables = [
-        list(stage.tables.of(seq.seq_id, layer))[: -(-n // stage.block_size)]
-        for seq, n in zip(seqs, lengths, strict=True)
+        list(stage.tables.of(seq.seq_id, 0))[: -(-n // stage.block_size)] for seq, n in zip(seqs, lengths, strict=True)
     ]
     tiles = sum(-(-n // tile) for n in lengths) * heads
     steps = range(-(-max(lengths) // tile) + 1)

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections import abc
 from collections.abc import Callable, Mapping
 from functools import partial
-from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from roseinfer.bench.interleave import interleaved
 from roseinfer.bench.ladder import check_stages, mixed_prompts
 from roseinfer.display.table import Table
 from roseinfer.generate import decode_step, requests
 from roseinfer.models import Model
 from roseinfer.profiling import HostReads, count_ops, host_reads
-from roseinfer.profiling.clock import seconds_of
 from roseinfer.sequence import SamplingParams, Sequence
 from roseinfer.stage import Stage
+
+from ..measure.median_times import median_ms
+from ..views.rows_table import table
 
 SORTS = {torch.sort, torch.argsort, torch.topk, torch.msort, Tensor.sort, Tensor.argsort, Tensor.topk, Tensor.msort}
 NOISES = {
@@ -123,24 +123,15 @@ def _compare(
     repeats: int,
     what: str,
 ) -> Table:
-    import pandas as pd
-
     check_stages(stages)
     rows: list[dict[str, Any]] = []
     for name, batch in batches.items():
         contenders = {stage.name: contender(stage, batch) for stage in stages}
-        first_call = {stage: call() for stage, (call, _) in contenders.items()}  # unmeasured, and the tokens
-        seconds = interleaved({s: partial(seconds_of, call) for s, (call, _) in contenders.items()}, repeats)
-        medians = {stage: median(samples) for stage, samples in seconds.items()}
+        tokens = {stage: call() for stage, (call, _) in contenders.items()}
+        ms = median_ms({stage: call for stage, (call, _) in contenders.items()}, repeats)
         for stage, (_, facts) in contenders.items():
-            equal = "equal" if first_call[stage] == first_call[stages[0].name] else "differ"
+            equal = "equal" if tokens[stage] == tokens[stages[0].name] else "differ"
             rows.append({"batch": name, "stage": stage, **facts, "tokens": equal})
-            rows[-1] |= {"ms": 1e3 * medians[stage], "speed": medians[stages[0].name] / medians[stage]}
-    frame = pd.DataFrame(rows)
-    return Table(
-        frame,
-        exact=[column for column in frame.columns if column not in ("ms", "speed")],
-        live=["ms", "speed"],
-        note=f"ms: median of {repeats} interleaved calls, {what}; speed: against {stages[0].name} on the same batch",
-        formats={name: form for name, form in FORMATS.items() if name in frame.columns},
-    )
+            rows[-1] |= {"ms": ms[stage], "speed": ms[stages[0].name] / ms[stage]}
+    note = f"ms: median of {repeats} interleaved calls, {what}; speed: against {stages[0].name} on the same batch"
+    return table(rows, ["ms", "speed"], note=note, formats={name: FORMATS[name] for name in FORMATS if name in rows[0]})

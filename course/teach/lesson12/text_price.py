@@ -30,8 +30,6 @@ def text_price(exact: Model, models: Mapping[str, Model], texts: Mapping[str, li
     -log p of the tokens that the texts have, of each but its first, in fp32. Raises ValueError for a text of fewer than
     two tokens.
     """
-    import pandas as pd
-
     if short := [kind for kind, several in texts.items() if min(map(len, several), default=0) < 2]:
         raise ValueError(f"texts must have at least two tokens each, got fewer in {', '.join(short)}")
     expected = {kind: [log_probs(exact, token_ids) for token_ids in several] for kind, several in texts.items()}
@@ -47,8 +45,7 @@ def text_price(exact: Model, models: Mapping[str, Model], texts: Mapping[str, li
     live = [column for column in rows[0] if column not in ("model", "bytes")]
     formats = {column: "{:,.2f}" if column.startswith("perplexity") else "{:.4f}" for column in live}
     lengths = ", ".join(f"{kind}: {sum(map(len, several)):,} tokens" for kind, several in texts.items())
-    df = pd.DataFrame(rows)
-    return Table(df, exact=["model", "bytes"], live=live, formats=formats | {"bytes": "{:,}"}, title=lengths)
+    return table(rows, live, lengths, formats=formats | {"bytes": "{:,}"})
 
 
 def log_probs(model: Model, token_ids: list[int]) -> Tensor:

@@ -12,6 +12,7 @@ from roseinfer.stage import Stage
 
 from .step_operations import Operation, decode_operations, graph_operations
 
+BATCH_SIZE = 4
 LAUNCH = 6  # cells: the width of a graph's one launch
 KINDS = {
     "matrix product": (PALETTE[0], ("linear", "mm", "matmul")),
@@ -24,7 +25,7 @@ LEGEND = (*(Cell(0, 0, kind, colour, strength=0.75) for kind, (colour, _) in KIN
 SAYS = "One box per operation, in their order; no times. A CUDA graph is one launch."
 
 
-def walk_launches(eager: type[Stage], graphs: type[Stage], model: Model, batch_size: int = 4) -> Board:
+def walk_launches(eager: type[Stage], graphs: type[Stage], model: Model) -> Board:
     """Show one decode step of two stages: each operation that the host starts, and below it what the device computes.
 
     The step of `graphs` is one launch for all that its graph holds. Recorded on the CPU, where a graph's operations can
@@ -33,15 +34,15 @@ def walk_launches(eager: type[Stage], graphs: type[Stage], model: Model, batch_s
     """
     if model.device.type != "cpu":
         raise ValueError(f"model must be on the CPU, where a graph's operations can be read, got {model.device}")
-    operations = decode_operations(eager, model, batch_size)
-    held, outside = graph_operations(graphs, model, batch_size)
+    operations = decode_operations(eager, model, BATCH_SIZE)
+    held, outside = graph_operations(graphs, model, BATCH_SIZE)
     views = {each.name for each in operations if each.is_view}
     computed = [each.name for each in operations if not each.is_view]
     if computed != [name for name in held if name not in views] or any(not each.is_view for each in outside):
         raise ValueError(f"graphs must be a stage whose graph computes what {eager.name} does, got {graphs.name}")
     by_one = f"{eager.name}: the host starts {len(operations)} operations, {len(computed)} of them compute"
     as_graph = f"{graphs.name}: 1 launch of a graph with {len(held)} operations, {len(outside)} views around it"
-    text = "\n".join([f"one decode step, {counted(batch_size, 'sequence')}", by_one, as_graph])
+    text = "\n".join([f"one decode step, {counted(BATCH_SIZE, 'sequence')}", by_one, as_graph])
     panels = [_by_one(operations, by_one), _as_graph(operations, outside, as_graph)]
     return Board([Frame(panels, says=SAYS)], text, legend=LEGEND)
 

@@ -22,6 +22,7 @@ from roseinfer.sampling import sample
 from roseinfer.sequence import Sequence
 from roseinfer.stage import Stage
 
+from ..views.rows_table import table
 from . import freed_memory
 from .progress_bar import progress_bar
 
@@ -59,8 +60,6 @@ def compare_shapes(
 
     Raises ValueError for what is no list of Stage classes with names of their own.
     """
-    import pandas as pd
-
     check_stages(stages)
     rows: list[dict[str, Any]] = []
     own_steps = -(-steps // ROUNDS)
@@ -73,14 +72,11 @@ def compare_shapes(
                 rows[-1] |= {"step ms": 1e3 * seconds, "speed": medians[stages[0].name] / seconds}
                 rows[-1] |= {"cached tokens": sum(lengths), **counted[stage]}
                 rows[-1]["page faults"] = round(median(faults for _, faults in timed[stage]))
-    df = pd.DataFrame(rows)
-    if not df["transfers"].any():  # on a CPU, where the page is wide enough without it
-        df = df.drop(columns="transfers")
-    exact = ["batch", "stage", "cached tokens", "copies", "cats", "selects", "bytes copied", "bytes zeroed"]
-    return Table(
-        df,
-        exact=exact,
-        live=[name for name in ("step ms", "speed", "transfers", "page faults") if name in df],
+    if not any(row["transfers"] for row in rows):  # on a CPU, where the page is wide enough without it
+        rows = [{name: value for name, value in row.items() if name != "transfers"} for row in rows]
+    return table(
+        rows,
+        [name for name in ("step ms", "speed", "transfers", "page faults") if name in rows[0]],
         note=f"step ms: median of {ROUNDS * own_steps} steps, in {ROUNDS} turns; bytes: of the second step, with one "
         f"more token each; speed: against {stages[0].name} on the same batch; transfers: copies between host and "
         "device; page faults: pages that the system had to map in the step, which takes time",

@@ -15,6 +15,7 @@ from roseinfer.reference import hf_generate, reference_generate
 from roseinfer.sequence import SamplingParams
 from roseinfer.stage import Stage
 
+from ..views.rows_table import table
 from .progress_bar import progress_bar
 
 LENGTHS = (3, 64, 1, 17, 65, 30)
@@ -48,8 +49,6 @@ def judge(
     stage: Any, model: Model, prompts: list[list[int]], max_tokens: int, run: Callable[[], list[list[int]]]
 ) -> Table:
     """Judge the tokens that `run` makes with a stage: a row for each prompt, with both oracles."""
-    import pandas as pd
-
     with progress_bar(f"{stage.name}, the reference and transformers", total=3) as done:
         outputs = run()
         done()
@@ -67,7 +66,7 @@ def judge(
     ]
     free = f"{stage.num_free_blocks} of {stage.tables.num_blocks} blocks free at the end"
     title = f"{stage.name}: tokens against both oracles; {free}"
-    return Table(pd.DataFrame(rows), exact=list(rows[0]), title=title)
+    return table(rows, title=title)
 
 
 class Oracles:

@@ -10,10 +10,20 @@ import linecache
 import textwrap
 import tokenize
 from abc import ABC
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any, Generic
 
+from ..measure.kernel_loads import plain_function
+
 NOT_COURSE = (object, ABC, Generic)
+INSIDE: dict[type, str] = {
+    staticmethod: "__func__",
+    classmethod: "__func__",
+    MethodType: "__func__",
+    property: "fget",
+    functools.cached_property: "func",
+    functools.partial: "func",
+}
 LAYOUT = (
     tokenize.COMMENT,
     tokenize.NL,
@@ -103,14 +113,18 @@ def _course_classes(cls: type) -> list[type]:
     return [klass for klass in cls.__mro__ if klass not in NOT_COURSE]
 
 
+def unwrapped(value: Any) -> Any:
+    """Find what a static or class method, a property, a partial, or the compiler of a kernel or a loop is made of."""
+    for kind, inside in INSIDE.items():
+        if isinstance(value, kind):
+            return unwrapped(getattr(value, inside))
+    inner = plain_function(value)
+    return inner if inner is value else unwrapped(inner)
+
+
 def _function(value: Any) -> FunctionType | None:
-    """Find the plain function inside a method, property, static or class method, or decorated function."""
-    if isinstance(value, (staticmethod, classmethod)):
-        value = value.__func__
-    elif isinstance(value, property):
-        value = value.fget
-    elif isinstance(value, functools.cached_property):
-        value = value.func
+    """Find the plain function inside a method, also a decorated one."""
+    value = unwrapped(value)
     value = inspect.unwrap(value) if callable(value) else value
     return value if isinstance(value, FunctionType) else None
 

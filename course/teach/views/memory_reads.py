@@ -1,4 +1,4 @@
-"""Reads of one decode step over the keys of one layer, cache line by cache line, in four layouts of memory."""
+"""Reads of one decode step over the keys of one layer, cache line by cache line, in two layouts of memory."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class Key(NamedTuple):
 
 
 class Task(NamedTuple):
-    """Reads that belong together. rows: places in memory, in units of a key, each with whether its key is used."""
+    """Reads that belong together. places: of its keys in memory, in units of a key."""
 
     name: str
-    rows: list[tuple[int, bool]]
+    places: list[int]
 
 
 class Read(NamedTuple):
@@ -84,34 +84,6 @@ class Counts(NamedTuple):
     jumps: int
 
 
-def padded_gather(batch: Batch) -> Layout:
-    """Lay out the batch that a gather has copied: attention reads each sequence to the end of the longest one."""
-    longest, heads = max(batch.lengths), batch.num_kv_heads
-    keys: list[Key] = []
-    tasks = []
-    for seq, length in enumerate(batch.lengths):
-        for head in range(heads):
-            first = len(keys)
-            keys += [Key(seq, head, token if token < length else None) for token in range(longest)]
-            rows = [(first + token, token < length) for token in range(longest)]
-            tasks.append(Task(_of(seq, head), rows))
-    return Layout("padded gather", [len(batch.lengths), heads, longest, batch.head_dim], keys, tasks)
-
-
-def block_walk(batch: Batch) -> Layout:
-    """Lay out stage 05's reads: whole blocks, column by column of the table; a finished sequence reads block 0."""
-    pool, size = token_major(batch), batch.block_size * batch.num_kv_heads
-    tasks = []
-    for column in range(max(map(len, batch.tables))):
-        for seq, table in enumerate(batch.tables):
-            is_over = column >= len(table)
-            block = 0 if is_over else table[column]
-            places = range(block * size, (block + 1) * size)
-            rows = [(place, not is_over and pool.keys[place].token is not None) for place in places]
-            tasks.append(Task(f"column {column}, sequence {seq}: block {block}", rows))
-    return pool._replace(name="block walk", tasks=tasks)
-
-
 def token_major(batch: Batch) -> Layout:
     """Lay out the pool of stages 05 to 09: the keys of a token lie side by side.
 
@@ -138,14 +110,10 @@ def _pool(batch: Batch, name: str, place_of: Callable[[int, int], int]) -> Layou
     tasks = []
     for seq, (table, length) in enumerate(zip(batch.tables, batch.lengths, strict=True)):
         for head in range(heads):
-            places = (table[token // slots] * size + place_of(token % slots, head) for token in range(length))
-            tasks.append(Task(_of(seq, head), [(place, True) for place in places]))
+            places = [table[token // slots] * size + place_of(token % slots, head) for token in range(length)]
+            tasks.append(Task(f"sequence {seq}, head {head}", places))
     inner = [slots, heads] if name == "token-major" else [heads, slots]
     return Layout(name, [len(batch.owners), *inner, batch.head_dim], [keys[place] for place in sorted(keys)], tasks)
-
-
-def _of(seq: int, head: int) -> str:
-    return f"sequence {seq}, head {head}"
 
 
 def reads_of(layout: Layout, row_bytes: int) -> Iterator[Read]:
@@ -156,11 +124,11 @@ def reads_of(layout: Layout, row_bytes: int) -> Iterator[Read]:
     last = None
     for task in layout.tasks:
         used: dict[int, dict[int, int]] = {}  # of each line, the bytes of each place
-        for place, is_used in task.rows:
+        for place in task.places:
             first, end = place * row_bytes, (place + 1) * row_bytes
             for line in range(first // LINE, (end - 1) // LINE + 1):
                 inside = min(end, (line + 1) * LINE) - max(first, line * LINE)
-                used.setdefault(line, {}).update({place: inside} if is_used else {})
+                used.setdefault(line, {})[place] = inside
         for line, places in used.items():
             is_jump = last is not None and line not in (last, last + 1)
             yield Read(task.name, line, sum(places.values()), list(places), is_jump)
@@ -174,8 +142,6 @@ def count(reads: Sequence[Read]) -> Counts:
 
 
 LAYOUTS: Mapping[str, Callable[[Batch], Layout]] = {
-    "padded gather": padded_gather,
-    "block walk": block_walk,
     "token-major": token_major,
     "head-major": head_major,
 }

@@ -37,9 +37,8 @@ def walk_memory(
 
     Each layout is a strip in the order of memory: above, the keys of its tokens; below, its cache lines of 64 bytes
     with how often each was read.
-    lengths: cached tokens of each sequence. layouts: of "padded gather", "block walk", "token-major", "head-major". A
-    task, one KV head of one sequence, reads each of its lines once; the block walk takes whole blocks. A jump is a read
-    of a line that is not the next one. The copies that a gather makes first are not counted.
+    lengths: cached tokens of each sequence. layouts: of "token-major", "head-major". A task, one KV head of one
+    sequence, reads each of its lines once. A jump is a read of a line that is not the next one.
     Raises ValueError for a layout of more than 48 lines, for which there is no room.
     """
     for length in lengths:
@@ -90,8 +89,6 @@ def _frame(step: int, layouts: list[Layout], reads: list[list[Read]], batch: Bat
         f"Boxes: keys of {batch.row_bytes} bytes, with the token and its KV head; below, cache lines of {LINE} bytes "
         "and how often each was read."
     )
-    if any(layout.name == "padded gather" for layout in layouts):
-        says += " The gather has copied the padded batch before: that is not counted."
     return Frame([*strips, _counters(layouts, counts)], f"step {step}: one cache line per step in each layout", says)
 
 

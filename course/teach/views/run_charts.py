@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +31,7 @@ LANE = 16  # of a request, if there are few
 SLOT = 22
 STEPS_HEIGHT = 120
 DIGITS = 6
+SPAN_TIPS = ["request:O", "kind:N", "begin:Q", "end:Q", "tokens:Q"]
 TIME = {"steps": "step", "model": "time of the clock", "seconds": "seconds"}  # of an axis, by a run's clock
 # Of a gap, by a run's clock: its unit, and how many of these are 1 of the clock.
 GAP = {"steps": ("steps", 1), "model": ("on the clock", 1), "seconds": ("ms", 1e3)}
@@ -76,26 +78,20 @@ def draw_requests(*runs: Run) -> Chart:
     import altair as alt
     import pandas as pd
 
-    require_runs(runs)
-    panels = []
-    for place, run in enumerate(runs):
+    def panel(run: Run) -> Any:
         spans = [span for request in range(len(run.requests)) for span in spans_of(run, request)]
         frame = pd.DataFrame(spans, columns=Span._fields).round(DIGITS)
-        base = alt.Chart(csv_data(frame)).encode(
-            x=_time(runs, "begin", place == len(runs) - 1),
+        lane = min(LANE, LANES_HEIGHT / len(run.requests))
+        bars = alt.Chart(csv_data(frame)).encode(
+            x=_time(runs, "begin", run),
             x2="end:Q",
             y=alt.Y("request:O", title="request", axis=alt.Axis(labelOverlap=True)),
             color=span_colours([kind for kind in COLOURS if _shown(runs, kind)]),
-            tooltip=["request:O", "kind:N", "begin:Q", "end:Q", "tokens:Q"],
+            tooltip=SPAN_TIPS,
         )
-        lane = min(LANE, LANES_HEIGHT / len(run.requests))
-        is_computed = alt.FieldOneOfPredicate(field="kind", oneOf=list(COMPUTED))
-        thick = base.transform_filter(is_computed).mark_bar(
-            height=0.75 * lane, stroke=SEAM, strokeWidth=0.5 if lane > 4 else 0
-        )
-        thin = base.transform_filter({"not": is_computed}).mark_bar(height=0.3 * lane)
-        panels.append((thin + thick).properties(width=WIDTH, height=lane * len(run.requests), title=run.name))
-    return Chart(_stacked(panels), "\n".join(f"{run.name}: {_requests_text(run)}" for run in runs))
+        return _thin_and_thick(bars, 0.3 * lane, 0.75 * lane).properties(height=lane * len(run.requests))
+
+    return _chart(runs, panel, _requests_text)
 
 
 def slots_of(run: Run) -> list[list[Span]]:
@@ -124,29 +120,19 @@ def draw_slots(*runs: Run) -> Chart:
     import altair as alt
     import pandas as pd
 
-    require_runs(runs)
-    kinds = [kind for kind in COLOURS if kind == EMPTY or kind != WAITING and _shown(runs, kind)]
-    panels = []
-    for place, run in enumerate(runs):
-        rows = [(number, *span) for number, slot in enumerate(slots_of(run)) for span in slot]
+    def panel(run: Run) -> Any:
+        slots = slots_of(run)
+        rows = [(number, *span) for number, slot in enumerate(slots) for span in slot]
         frame = pd.DataFrame(rows, columns=["slot", *Span._fields]).round(DIGITS)
         frame["middle"] = (frame["begin"] + frame["end"]) / 2
-        base = alt.Chart(csv_data(frame)).encode(
-            y=alt.Y("slot:O", title="slot"), tooltip=["request:O", "kind:N", "begin:Q", "end:Q", "tokens:Q"]
-        )
-        bars = base.encode(
-            x=_time(runs, "begin", place == len(runs) - 1),
-            x2="end:Q",
-            color=span_colours(kinds),
-        )
-        is_computed = alt.FieldOneOfPredicate(field="kind", oneOf=list(COMPUTED))
-        thick = bars.transform_filter(is_computed).mark_bar(height=0.8 * SLOT, stroke=SEAM, strokeWidth=0.5)
-        thin = bars.transform_filter({"not": is_computed}).mark_bar(height=0.3 * SLOT)
+        base = alt.Chart(csv_data(frame)).encode(y=alt.Y("slot:O", title="slot"), tooltip=SPAN_TIPS)
+        kinds = [kind for kind in COLOURS if kind == EMPTY or kind != WAITING and _shown(runs, kind)]
+        bars = base.encode(x=_time(runs, "begin", run), x2="end:Q", color=span_colours(kinds))
         has_room = f"datum.kind == '{DECODE}' && {WIDTH} * (datum.end - datum.begin) > {2 * SLOT * _end(runs)}"
         names = base.transform_filter(has_room).mark_text(color="white").encode(x="middle:Q", text="request:N")
-        height = SLOT * len(slots_of(run))
-        panels.append((thin + thick + names).properties(width=WIDTH, height=height, title=run.name))
-    return Chart(_stacked(panels), "\n".join(f"{run.name}: {_slots_text(run)}" for run in runs))
+        return (_thin_and_thick(bars, 0.3 * SLOT, 0.8 * SLOT) + names).properties(height=SLOT * len(slots))
+
+    return _chart(runs, panel, _slots_text)
 
 
 def draw_steps(*runs: Run) -> Chart:
@@ -154,11 +140,9 @@ def draw_steps(*runs: Run) -> Chart:
     import altair as alt
     import pandas as pd
 
-    require_runs(runs)
-    most = max(max(step.num_tokens for step in run.steps) for run in runs)
-    last = max(len(run.steps) for run in runs)
-    panels = []
-    for place, run in enumerate(runs):
+    def panel(run: Run) -> Any:
+        most = max(step.num_tokens for each in runs for step in each.steps)
+        last = max(len(each.steps) for each in runs)
         rows = [
             (number, kind, tokens, order)
             for number, step in enumerate(run.steps)
@@ -167,25 +151,25 @@ def draw_steps(*runs: Run) -> Chart:
         ]
         frame = pd.DataFrame(rows, columns=["step", "kind", "tokens", "order"])
         scale, axis = alt.Scale(domain=[0, most], nice=True), alt.Axis(tickCount=4)
-        y = alt.Y("tokens:Q", title="tokens", stack="zero", scale=scale, axis=axis)
-        title = "step" if place == len(runs) - 1 else None
+        title = "step" if run is runs[-1] else None
         bars = (
             alt.Chart(csv_data(frame))
             .mark_bar(width=max(1.0, 0.8 * WIDTH / last))
             .encode(
                 x=alt.X("step:Q", title=title, scale=alt.Scale(domain=[-0.5, last - 0.5], nice=False)),
-                y=y,
+                y=alt.Y("tokens:Q", title="tokens", stack="zero", scale=scale, axis=axis),
                 order="order:Q",
                 tooltip=["step:Q", "kind:N", "tokens:Q"],
-                color=span_colours([kind for kind in COMPUTED if any(run.tokens_of(kind) for run in runs)]),
+                color=span_colours([kind for kind in COMPUTED if any(each.tokens_of(kind) for each in runs)]),
             )
         )
         layers = [bars]
         if run.budget is not None and run.budget <= 1.5 * most:
             line = alt.Chart(alt.Data(values=[{"budget": run.budget}])).mark_rule(color=INK, strokeDash=[4, 3])
             layers.append(line.encode(y="budget:Q", tooltip="budget:Q"))
-        panels.append(alt.layer(*layers).properties(width=WIDTH, height=STEPS_HEIGHT, title=run.name))
-    return Chart(_stacked(panels), "\n".join(f"{run.name}: {_steps_text(run)}" for run in runs))
+        return alt.layer(*layers).properties(height=STEPS_HEIGHT)
+
+    return _chart(runs, panel, _steps_text)
 
 
 def draw_gaps(*runs: Run) -> Chart:
@@ -193,28 +177,38 @@ def draw_gaps(*runs: Run) -> Chart:
     import altair as alt
     import pandas as pd
 
-    require_runs(runs)
-    panels = []
-    most = max((gap for run in runs for _, _, gap in _gaps(run)), default=1)
-    unit = GAP[runs[0].clock][0]
-    for place, run in enumerate(runs):
+    def panel(run: Run) -> Any:
+        most = max((gap for each in runs for _, _, gap in _gaps(each)), default=1)
         frame = pd.DataFrame(_gaps(run), columns=["request", "at", "gap"]).round(DIGITS)
-        points = (
-            alt.Chart(csv_data(frame))
-            .mark_circle(size=28, opacity=0.7, color=PALETTE[0])
-            .encode(
-                x=_time(runs, "at", place == len(runs) - 1),
-                y=alt.Y(
-                    "gap:Q",
-                    title=f"ITL ({unit})",
-                    scale=alt.Scale(domain=[0, most], nice=True),
-                    axis=alt.Axis(tickCount=4),
-                ),
-                tooltip=["request:O", "at:Q", "gap:Q"],
-            )
-        )
-        panels.append(points.properties(width=WIDTH, height=STEPS_HEIGHT, title=run.name))
-    return Chart(_stacked(panels), "\n".join(f"{run.name}: {_gaps_text(run)}" for run in runs))
+        scale, axis = alt.Scale(domain=[0, most], nice=True), alt.Axis(tickCount=4)
+        points = alt.Chart(csv_data(frame)).mark_circle(size=28, opacity=0.7, color=PALETTE[0])
+        return points.encode(
+            x=_time(runs, "at", run),
+            y=alt.Y("gap:Q", title=f"ITL ({GAP[run.clock][0]})", scale=scale, axis=axis),
+            tooltip=["request:O", "at:Q", "gap:Q"],
+        ).properties(height=STEPS_HEIGHT)
+
+    return _chart(runs, panel, _gaps_text)
+
+
+def _chart(runs: tuple[Run, ...], panel: Callable[[Run], Any], text: Callable[[Run], str]) -> Chart:
+    """Draw a panel per run, one below the other, and write a line of text for each."""
+    import altair as alt
+
+    require_runs(runs)
+    panels = [panel(run).properties(width=WIDTH, title=run.name) for run in runs]
+    return Chart(alt.vconcat(*panels, spacing=8), "\n".join(f"{run.name}: {text(run)}" for run in runs))
+
+
+def _thin_and_thick(bars: Any, thin: float, thick: float) -> Any:
+    """Draw the spans in which a request stands still as thin bars, and those that compute as thick ones."""
+    import altair as alt
+
+    is_computed = alt.FieldOneOfPredicate(field="kind", oneOf=list(COMPUTED))
+    seam = 0.5 if thick > 3 else 0
+    return bars.transform_filter({"not": is_computed}).mark_bar(height=thin) + bars.transform_filter(
+        is_computed
+    ).mark_bar(height=thick, stroke=SEAM, strokeWidth=seam)
 
 
 def require_runs(runs: tuple[Run, ...]) -> None:
@@ -225,16 +219,11 @@ def require_runs(runs: tuple[Run, ...]) -> None:
         raise ValueError(f"runs must be by one clock to stand on one axis, got {', '.join(run.clock for run in runs)}")
 
 
-def _stacked(panels: list[Any]) -> altair.VConcatChart:
+def _time(runs: tuple[Run, ...], column: str, run: Run) -> altair.X:
+    """Make the axis of times, which has its title below the last run."""
     import altair as alt
 
-    return alt.vconcat(*panels, spacing=8)
-
-
-def _time(runs: tuple[Run, ...], column: str, with_title: bool) -> altair.X:
-    import altair as alt
-
-    title = TIME[runs[0].clock] if with_title else None
+    title = TIME[run.clock] if run is runs[-1] else None
     return alt.X(f"{column}:Q", title=title, scale=alt.Scale(domain=[0, _end(runs)], nice=False))
 
 

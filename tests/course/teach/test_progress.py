@@ -108,12 +108,6 @@ def test_a_reset_starts_again_and_keeps_the_old_file(record):
     assert "Started again" not in teach.progress(reset=True).to_html(), "there was nothing to reset"
 
 
-def test_a_restart_of_the_kernel_forgets_nothing(record):
-    code = "from course import teach; teach.check('00.1', lambda p, n: (sum(p + i for i in range(n)), p + n - 1))"
-    subprocess.run([sys.executable, "-c", code], check=True)
-    assert teach.progress().passed == {"00.1"}
-
-
 WRITER = """
 import sys
 from course.teach.journal import entries

@@ -10,13 +10,14 @@ from roseinfer import LLM, SamplingParams
 from roseinfer.llm.chat import NoChatTemplate
 
 QUESTION = "Write a Python function that reverses a string."
-GREEDY = SamplingParams(max_tokens=200, temperature=0)
+MAX_TOKENS = 40
+GREEDY = SamplingParams(max_tokens=MAX_TOKENS, temperature=0)
 
 
 @pytest.mark.slow
 def test_an_answer_grows_by_a_token_a_frame_and_keeps_its_indents():
     with LLM("smollm2", device="cpu") as llm:
-        answer = teach.ask(llm, QUESTION)
+        answer = teach.ask(llm, QUESTION, max_tokens=MAX_TOKENS)
         [whole] = llm.chat([{"role": "user", "content": QUESTION}], GREEDY, use_tqdm=False)
     question, text = repr(answer).split("\n", 1)
     assert question == QUESTION and text.startswith("```python\ndef reverse_string")

@@ -34,6 +34,11 @@ class StaleBatch(OneAllocation):
         return self.past
 
 
+def a_layer_each_past_8(stage, seqs, longest):
+    base = PreallocGather if len(seqs) > 8 else OneAllocation
+    return base.build_batched_past(stage, seqs, longest)
+
+
 test_wrong_allocations = wrong_answers(
     "02.2",
     {
@@ -44,6 +49,19 @@ test_wrong_allocations = wrong_answers(
         "an allocation a layer": (
             changed(PreallocGather, build_batched_past=lambda *past: PreallocGather.build_batched_past(*past)),
             "the gather makes 4 zeroed tensors a step; the budget is 1",
+        ),
+        "an allocation a layer for many sequences": (
+            changed(OneAllocation, build_batched_past=a_layer_each_past_8),
+            "with 11 × 9 tokens cached the gather makes 4 zeroed tensors a step; the budget is 1",
+        ),
+        "wider where lengths differ": (
+            one_allocation(
+                {
+                    "longest, c.head_dim)": "longest + 64 * (len({*map(len, seqs)}) > 1), c.head_dim)",
+                    "((k_batch, v_batch))": "((k_batch[:, :, :longest], v_batch[:, :, :longest]))",
+                }
+            ),
+            "with [3, 70, 9] tokens cached ",
         ),
         "copies of one": (
             one_allocation({UNBOUND: "batch[layer].clone().unbind(0)"}),

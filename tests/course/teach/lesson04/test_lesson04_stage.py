@@ -57,6 +57,15 @@ class KeepsItsBlocks(WithoutCat):
         return self.kept[1]
 
 
+class CatWhereMixed(WithoutCat):
+    def build(self, seqs):
+        self.base = VectorizedGather if len({*map(len, seqs)}) > 1 else WithoutCat
+        return self.base.build(self, seqs)
+
+    def build_batched_past(self, seqs, longest):
+        return self.base.build_batched_past(self, seqs, longest)
+
+
 test_a_wrong_stage = wrong_answers(
     "04.3",
     {
@@ -72,6 +81,13 @@ test_a_wrong_stage = wrong_answers(
         ),
         "gathered, then copied": (
             without_cat({"= self.past[layer]": "= [past.contiguous() for past in self.past[layer]]"}),
+            "Is what was gathered copied once more?",
+        ),
+        "a cat where lengths differ": (CatWhereMixed, "with [70, 3, 64, 9, 70, 3, 64, 9, 70, 3, 64, 9] tokens cached"),
+        "copied where lengths differ": (
+            without_cat(
+                {WRITES: f"if not self.mask.all(): keys, values = keys.clone(), values.clone()\n        {WRITES}"}
+            ),
             "Is what was gathered copied once more?",
         ),
         "column indexed again": (LastBlockAgain, "Is what was gathered copied once more?"),

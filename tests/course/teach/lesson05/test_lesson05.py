@@ -144,6 +144,7 @@ APPENDED = "        positions = step.context_lens.long()\n"
 test_wrong_block_tables = wrong_answers(
     "05.4",
     {
+        "another name": (piece_with({"def append(": "def append_all("}), "write append too"),
         "slots of smaller blocks": (
             piece_with({"positions % self.block_size": "positions % (self.block_size - 1)"}),
             "prompt of 63: the tokens are right, but in decode step 1",
@@ -158,7 +159,6 @@ test_wrong_block_tables = wrong_answers(
             piece_with({"k[i : i + 1]": "k[i:i]", "v[i : i + 1]": "v[i:i]"}),
             "the tokens are right, but in decode step 0",
         ),
-        "another name": (piece_with({"def append(": "def append_all("}), "write append too"),
         "not imported": (piece_with({"import torch.nn.functional as F\n": ""}), "name 'F' is not defined, in line 38"),
         "first column": (
             piece_with({"columns[:, None])": "columns[:, None] * 0)"}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from course.teach import compare_builds, draw_rows_built, table_steps
+from course.teach import compare_builds, table_steps
 from roseinfer.generate import begin, decode_step
 from roseinfer.sequence import SamplingParams
 from stages import BlockTable, BlockTableCache
@@ -51,12 +51,3 @@ def test_builds_beside_each_other(small):
     assert set(df["table bytes"]) == {layers * 3 * 3 * 4}  # 192 positions are 3 blocks
     with pytest.raises(ValueError, match="steps must be 1 to 60"):
         compare_builds([BlockTable], small, batch_sizes=[3], steps=61)
-
-
-def test_the_picture_says_when_rows_are_built():
-    picture = draw_rows_built({"together": [8, 0, 8, 0], "apart": [8, 4, 0, 4]})
-    told = "together: 16 rows in 4 steps, 8 of them in the first; after it at most 8 in a step; steps without a row: 2."
-    assert told in repr(picture)
-    assert "apart: 16 rows in 4 steps, 8 of them in the first; after it at most 4" in repr(picture)
-    with pytest.raises(ValueError, match="equal length"):
-        draw_rows_built({"a": [1], "b": [1, 2]})

@@ -54,10 +54,14 @@ def kernel(*changes: tuple[str, str]):
     return solution("07.2", dict(changes), triton_mode=triton_mode, tl=triton_mode.language())
 
 
-WRONG_KERNELS = {why: (tuple(changes.items()), why) for why, changes in KERNEL_MISTAKES.items()} | {
+WRONG_KERNELS = {
     "store not masked": (
         [("(acc / total).to(out.dtype.element_ty), mask=real", "(acc / total).to(out.dtype.element_ty)")],
         "a store goes outside of every tensor; nearest is out",
+    ),
+    "the pool written": (
+        [("    total = 1.0", "    total = 1.0\n    tl.store(k_cache + new_at - new_at + dim, new_k, mask=real)")],
+        "k_cache was handed in, and you have changed it: attention only reads",
     ),
     "padded width for stride": (
         [("* HEAD_DIM + dim[None, :]", "* DIM_PAD + dim[None, :]")],
@@ -71,10 +75,6 @@ WRONG_KERNELS = {why: (tuple(changes.items()), why) for why, changes in KERNEL_M
         [("seq * table_row", "seq * (1 + (num_cached + BLOCK_SIZE - 1) // BLOCK_SIZE)")],
         "context_lens=[1, 1], H=4, H_kv=2, D=12, blocks of 2, fp32: 48 of 96 values differ, first at (1, 0, 0)",
     ),
-    "the pool written": (
-        [("    total = 1.0", "    total = 1.0\n    tl.store(k_cache + new_at - new_at + dim, new_k, mask=real)")],
-        "k_cache was handed in, and you have changed it: attention only reads",
-    ),
     "keys loaded twice": (
         [
             (
@@ -84,7 +84,7 @@ WRONG_KERNELS = {why: (tuple(changes.items()), why) for why, changes in KERNEL_M
         ],
         "loaded 4 times for 2 query heads; the budget is 2",
     ),
-}
+} | {why: (tuple(changes.items()), why) for why, changes in KERNEL_MISTAKES.items()}
 
 
 @interpreted

@@ -28,11 +28,7 @@ interpreted = pytest.mark.skipif(triton_mode.MODE != "interpret", reason="the in
 HEAD = "import torch\nfrom roseinfer import triton_mode\ntl = triton_mode.language()\n"
 
 
-def run(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | environ)
-
-
-def test_the_solution_compiles_for_a_gpu(tmp_path):
+def test_where_kernels_are_compiled_the_solution_compiles_for_a_gpu_and_a_child_counts(tmp_path):
     (tmp_path / "my_kernel.py").write_text(HEAD + SOLUTIONS["07.2"])
     code = f"""
 import sys; sys.path.insert(0, {str(tmp_path)!r})
@@ -42,9 +38,25 @@ types = dict.fromkeys(my_kernel.arg_names, "i32") | {{"block_table": "*i32", "co
 types |= dict.fromkeys(("out", "q", "k", "v", "k_cache", "v_cache"), "*bf16")
 shape = dict(NUM_HEADS=6, NUM_KV_HEADS=2, HEAD_DIM=80, DIM_PAD=128, BLOCK_SIZE=16)
 print(compile_for(my_kernel, types, (), shape, 90, 4).stack_bytes)
+
+import torch
+from roseinfer import triton_mode
+from course.teach import count_loads, paged_case
+from stages.s07_triton_paged import paged_attention_triton
+triton_mode.require_triton = lambda: None  # there is no GPU, and none is needed to count
+case = paged_case([20, 3])
+print(triton_mode.MODE, all(torch.equal(t, case.cached.long()) for t in count_loads(paged_attention_triton, case)))
+def mine(*arguments): ...
+try:
+    count_loads(mine, case)
+except ValueError as error:
+    print(error)
 """
-    done = run(code, ROSEINFER_TRITON="compile")
-    assert done.stdout.split() == ["0"], done.stderr
+    environ = os.environ | {"ROSEINFER_TRITON": "compile"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ)
+    stack_bytes, counted, refused = done.stdout.splitlines()
+    assert (stack_bytes, counted) == ("0", "compile True"), done.stderr
+    assert refused == "attention must come from a module to be counted beside a GPU, got mine"
 
 
 @pytest.mark.parametrize("shape", [{}, {"group": 4}, {"num_kv_heads": 3, "head_dim": 80}], ids=str)
@@ -68,27 +80,6 @@ def test_nothing_stays_patched():
     with pytest.raises(ZeroDivisionError):
         count_loads(lambda *arguments: 1 / 0, paged_case([3]))
     assert not {"create_masked_load", "create_masked_store"} & vars(interpreter_builder).keys()
-
-
-def test_where_kernels_are_compiled_a_child_counts():
-    code = """
-import torch
-from roseinfer import triton_mode
-from course.teach import count_loads, paged_case
-from stages.s07_triton_paged import paged_attention_triton
-triton_mode.require_triton = lambda: None  # there is no GPU, and none is needed to count
-case = paged_case([20, 3])
-print(triton_mode.MODE, all(torch.equal(t, case.cached.long()) for t in count_loads(paged_attention_triton, case)))
-def mine(*arguments): ...
-try:
-    count_loads(mine, case)
-except ValueError as error:
-    print(error)
-"""
-    done = run(code, ROSEINFER_TRITON="compile")
-    counted, refused = done.stdout.splitlines()
-    assert counted == "compile True", done.stderr
-    assert refused == "attention must come from a module to be counted beside a GPU, got mine"
 
 
 def test_a_case_is_ragged_shuffled_and_full_of_nan():

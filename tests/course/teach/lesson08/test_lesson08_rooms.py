@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 from lesson08_solutions import OneTensor, Room
-from wrong_answers import right_answers, wrong_answers
+from wrong_answers import changed, right_answers, wrong_answers
 
 from course.teach.exercises.solutions import solution
 
@@ -24,6 +24,20 @@ class OneForAll(Room):
         super().__init__(**sizes)
         self.tensors.setdefault("k", self.keys)
         self.keys = self.tensors["k"]
+
+
+class ThroughNumPy(Room):
+    """Moves to new tensors in a way that PyTorch does not see."""
+
+    def make_room(self, num_tokens):
+        super().make_room(num_tokens)
+        self.keys = torch.from_numpy(self.keys.float().numpy().copy()).to(self.keys.dtype)
+
+
+class WrittenAgain(Room):
+    def append(self, k, v):
+        super().append(k, v)
+        self.keys.copy_(self.keys.clone())
 
 
 class Lazy:
@@ -60,12 +74,18 @@ test_wrong_rooms = wrong_answers(
     {
         "copied to tensors of the same size": (
             room_with({"if num_tokens > capacity:": "if True:"}),
-            "bytes for each byte kept; the budget is 3",
+            "an append that fits into the room copies its tokens to new tensors",
         ),
         "kv copies": (
             room_with({RETURNED: f"return {KEYS}.clone(), {VALUES}.clone()"}),
-            "the values are right, but kv() copies: return slices",
+            "kv() copies: return slices",
         ),
+        "kv copies while few": (
+            changed(Room, kv=lambda room: [x.clone() if room.length < 100 else x for x in Room.kv(room)]),
+            "kv() copies: return slices",
+        ),
+        "copied through NumPy": (ThroughNumPy, "an append that fits into the room copies its tokens to new tensors"),
+        "written over itself": (WrittenAgain, "bytes for each byte kept; the budget is 3"),
         "an object": (3, "you give 3, expected the class Room"),
         "one for all": (OneForAll, "got 99, expected"),
         "on the CPU": (room_with({"device=device": "device='cpu'"}), "device='meta': a room takes 5 tokens, and"),

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import torch
 import torch.nn.functional as F
-from wrong_answers import assert_refused, right_answers, wrong_answers
+from wrong_answers import right_answers, wrong_answers
 
 from course.teach.exercises.solutions import solution
 from roseinfer.kernels.paged_reference import paged_attention_reference
@@ -119,10 +119,6 @@ test_a_right_write_then_attend = right_answers(
 )
 
 
-def test_the_librarys_attention_is_not_counted():
-    assert_refused("10.2", paged_attention_reference, "the library's own: `roseinfer.kernels.paged_reference.paged")
-
-
 # 10.4
 
 piece_with = partial(solution, "10.4")
@@ -131,6 +127,7 @@ WAITS = "        if self.copied:\n            self.copied.synchronize()\n"
 test_wrong_tables = wrong_answers(
     "10.4",
     {
+        "another name": (piece_with({"def write_tables(": "def tables_of("}), "write write_tables too"),
         "slots without an offset": (piece_with({" + offset)": ")"}), "token 0 is 90, expected 52"),
         "lengths in place of starts": (piece_with({"starts.append(len(slots))": "starts.append(n)"}), "token 0 is 35"),
         "positions from 0": (
@@ -138,7 +135,6 @@ test_wrong_tables = wrong_answers(
             "token 1 is 84",
         ),
         "no rows": (piece_with({"[row, : len(blocks)] = blocks": "[row, : len(blocks)] = 0"}), "**A batch of equal"),
-        "another name": (piece_with({"def write_tables(": "def tables_of("}), "write write_tables too"),
         "one layer's pool": (piece_with({"pool[:, layer]": "pool[:, 0]"}), "token 1 is 7, expected 18"),
         "the last tokens": (
             piece_with({"seq.token_ids[first : first + n]": "seq.token_ids[-n:]"}),

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from wrong_answers import assert_accepted, right_answers, wrong_answers
+from wrong_answers import assert_accepted, right_cases, wrong_answers
 
 from course.teach.exercises.solutions import solution
 from roseinfer.kernels import paged_numba
@@ -116,11 +116,9 @@ test_wrong_kept_rows = wrong_answers(
 )
 
 
-test_right_kept_rows = right_answers("10.3", {"by content": ByContent, "in an array": InOneArray}, model="small")
-
-
-def test_the_check_compiles_attention_for_one_dtype(small, monkeypatch):
-    """Each takes Numba about ten seconds, once per machine."""
+@right_cases("10.3", {"by content": ByContent, "in an array": InOneArray})
+def test_right_kept_rows(answer, small, monkeypatch):
+    """The check compiles attention for one dtype: each takes Numba about ten seconds, once per machine."""
     asked, compiled_for = set(), paged_numba.compiled_for
 
     def noted(dtype):
@@ -128,5 +126,5 @@ def test_the_check_compiles_attention_for_one_dtype(small, monkeypatch):
         return compiled_for(dtype)
 
     monkeypatch.setattr(paged_numba, "compiled_for", noted)
-    assert_accepted("10.3", ByVersion, model=small)
+    assert_accepted("10.3", answer, model=small)
     assert asked == {torch.float32}

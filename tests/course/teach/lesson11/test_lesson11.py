@@ -174,6 +174,7 @@ piece_with = partial(solution, "11.5")
 test_wrong_pieces = wrong_answers(
     "11.5",
     {
+        "another name": (piece_with({"def next_tokens(": "def next_token("}), "write next_tokens too"),
         "one row too early": (piece_with({".cumsum(0) - 1": ".cumsum(0) - 2"}), "token 0 is 6, expected 52"),
         "no -1": (
             piece_with({"torch.where(largest.isfinite(), tokens, -1)": "tokens"}),
@@ -183,7 +184,6 @@ test_wrong_pieces = wrong_answers(
             piece_with({"cached_tokens -= 1": "cached_tokens -= 0"}),
             "[3, 12] tokens were cached before it, and [4, 13] count now",
         ),
-        "another name": (piece_with({"def next_tokens(": "def next_token("}), "write next_tokens too"),
         "always greedy": (piece_with({"temperature > 0": "temperature > 9"}), "**Tokens of its own choice**"),
         "no filters": (piece_with({"if is_filtered(p)": "if False"}), "**Tokens of its own choice**"),
         "no blocks": (piece_with({"with self.claimed(seqs):": "if seqs:"}), "KeyError"),

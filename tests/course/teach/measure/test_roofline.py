@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
+import torch
 
 from course import teach
 from course.teach.measure import roofline
 from roseinfer.bench.ladder import ladder
 from roseinfer.bench.ladder_result import LadderResult
 from roseinfer.bench.settings import Ladder
-from roseinfer.profiling import decode_floor
+from roseinfer.profiling import Machine, decode_floor
 from stages import BlockTable, NaiveCat, PreallocGather
 
 SIZES = {"batch_size": 2, "prompt_len": 4, "max_new_tokens": 3, "repeats": 1}
@@ -19,7 +21,9 @@ SIZES = {"batch_size": 2, "prompt_len": 4, "max_new_tokens": 3, "repeats": 1}
 
 @pytest.fixture(scope="module")
 def measured(small) -> LadderResult:
-    return ladder([NaiveCat, PreallocGather, BlockTable], small, Ladder(with_hf=False, **SIZES))
+    machine = Machine("A machine", "cpu", torch.float32, read_bytes_per_s=1e9, flops_per_s=4e9, samples={})
+    with patch("roseinfer.bench.ladder.measure_machine", return_value=machine):
+        return ladder([NaiveCat, PreallocGather, BlockTable], small, Ladder(with_hf=False, **SIZES))
 
 
 @pytest.fixture

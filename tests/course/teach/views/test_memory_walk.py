@@ -22,31 +22,16 @@ def addresses(*shape: int, head_dim: int, bytes_per_value: int) -> torch.Tensor:
 
 
 def pieces(layout: str, lengths, heads, block_size, head_dim, bytes_per_value):
-    """The addresses that each task reads, and those of them that it uses, by indexing as the stages do."""
+    """The addresses that each task reads, by indexing as the stages do."""
     value = {"head_dim": head_dim, "bytes_per_value": bytes_per_value}
-    if layout == "padded gather":
-        batch = addresses(len(lengths), heads, max(lengths), **value)
-        return [(batch[i, h], batch[i, h, :n]) for i, n in enumerate(lengths) for h in range(heads)]
     tables = Batch(lengths, heads, block_size, head_dim, bytes_per_value).tables
     num_blocks = sum(map(len, tables))
-    if layout == "block walk":
-        pool = addresses(num_blocks, block_size, heads, **value)
-        found = []
-        for column in range(max(map(len, tables))):
-            for table, n in zip(tables, lengths, strict=True):
-                block = table[column] if column < len(table) else 0
-                found.append((pool[block], pool[block, : max(0, n - column * block_size)]))
-        return found
     if layout == "token-major":
         by_head = addresses(num_blocks, block_size, heads, **value).permute(2, 0, 1, 3)
     else:
         by_head = addresses(num_blocks, heads, block_size, **value).transpose(0, 1)
-    found = []
-    for table, n in zip(tables, lengths, strict=True):
-        for head in range(heads):
-            own = by_head[head][table].flatten(0, 1)[:n]
-            found.append((own, own))
-    return found
+    rows = zip(tables, lengths, strict=True)
+    return [by_head[head][table].flatten(0, 1)[:n] for table, n in rows for head in range(heads)]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -56,10 +41,9 @@ def test_the_counters_are_those_of_the_addresses(layout, shape):
     batch = Batch(*shape)
     got = count(list(reads_of(LAYOUTS[layout](batch), batch.row_bytes)))
     lines, used = [], 0
-    for read, needed in pieces(layout, *shape):
-        in_order = (read.flatten() // 64).tolist()
-        lines += dict.fromkeys(in_order)
-        used += needed.numel() * bytes_per_value
+    for read in pieces(layout, *shape):
+        lines += dict.fromkeys((read.flatten() // 64).tolist())
+        used += read.numel() * bytes_per_value
     jumps = sum(b - a not in (0, 1) for a, b in zip(lines, lines[1:], strict=False))
     assert got == (used, 64 * len(lines) - used, len(lines), len(set(lines)), jumps)
 
@@ -68,8 +52,6 @@ def test_every_layout_uses_the_same_bytes():
     walk = walk_memory([7, 2, 5], num_kv_heads=2, block_size=4, head_dim=8, bytes_per_value=4)
     assert repr(walk) == (
         "Sequences of [7, 2, 5] cached tokens, 2 KV heads, keys of 32 bytes, cache lines of 64\n"
-        "padded gather [3, 2, 7, 8]: 896 bytes used, 640 read and not used; 24 reads of 21 cache lines, 0 jumps\n"
-        "block walk [5, 4, 2, 8]: 896 bytes used, 640 read and not used; 24 reads of 20 cache lines, 2 jumps\n"
         "token-major [5, 4, 2, 8]: 896 bytes used, 896 read and not used; 28 reads of 14 cache lines, 9 jumps\n"
         "head-major [5, 2, 4, 8]: 896 bytes used, 128 read and not used; 16 reads of 16 cache lines, 9 jumps"
     )
@@ -94,7 +76,7 @@ def test_a_step_reads_a_line_in_each_layout_until_it_is_done():
         ({"head_dim": 0}, "head_dim must be an integer of at least 1, got 0"),
         ({"layouts": ["by token"]}, "layouts: unknown value 'by token'"),
         ({"layouts": ["head-major"] * 2}, "layouts must be a list with each value once"),
-        ({"head_dim": 512}, "padded gather must have at most 48 cache lines to be drawn, got 96"),
+        ({"head_dim": 512}, "token-major must have at most 48 cache lines to be drawn, got 128"),
     ],
     ids=lambda value: "" if isinstance(value, dict) else value,
 )

@@ -30,17 +30,6 @@ def test_any_token_can_be_shown():
     assert [text for text in walk.texts(0) if text in '<,"⏎'] == ["<", ",", '"', "⏎", "<"] * 2
 
 
-def test_walk_blocks_shows_blocks_being_reused(small):
-    stage = NaiveCat(small, num_blocks=4, block_size=4, max_num_seqs=2)
-    walk = teach.walk_blocks(stage, prompts=[[1] * 5, [2] * 3, [3] * 6], max_tokens=[2, 6, 3])
-    assert repr(walk).endswith("11 tokens; blocks: 4, fewest free 0, used again 2, free at the end 4")
-    assert walk._repr_mimebundle_()[0]["text/plain"] == repr(walk)
-    first, last = walk.texts(0), walk.texts(len(walk.frames) - 1)
-    assert "a token for: 0 · waiting: 1, 2 · finished: none" in first and "0 · seq 0: 4/4" in first
-    assert last.count("given back now") == 2 and sum(text.endswith("· free") for text in last) == 2
-    assert any(text.endswith("finished: 0, 1, 2") for text in last)
-
-
 def test_a_walk_needs_frames():
     with pytest.raises(ValueError, match="at least one frame"):
         teach.walk_tokens(load_tokenizer("tiny"), [1], [])
@@ -58,6 +47,7 @@ def test_pictures_say_what_they_show(small):
 def test_a_chart_fits_the_page_and_says_what_it_shows():
     rows = teach.draw_rows_built({"together": [4, 0, 4], "apart": [4, 2, 2]})
     assert "apart: 8 rows in 3 steps, 4 of them in the first; after it at most 2 in a step" in repr(rows)
+    assert "together: 8 rows in 3 steps" in repr(rows) and "; steps without a row: 1." in repr(rows)
     _, metadata = rows._repr_mimebundle_()
     assert metadata["image/png"]["width"] <= PAGE_WIDTH and metadata["image/png"]["alt"] == repr(rows)
     with pytest.raises(ValueError, match="runs must be of equal length"):
@@ -85,6 +75,7 @@ def test_post_tables_lie_beside_ours():
         teach.post_facts("999")
 
 
+@pytest.mark.slow
 def test_prove_finds_the_first_wrong_token(small):
     class OffByOne(NaiveCat):
         def positions(self, seqs):
