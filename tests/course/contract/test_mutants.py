@@ -20,8 +20,7 @@ pytestmark = pytest.mark.slow
 
 # They find nothing in a stage that is right in the others, and take as long as all of them together.
 LONG_ONES = ("equals_transformers", "equals_transformers_in_full_size", "very_long_sequences", "llama_families")
-# Other strides, other books, another decode, a batch that is padded, two levels of inheritance.
-UNUSUAL_DAILY = ("HeadsFirst", "OtherBooks", "OwnDecode", "PadsTheBatch", "TwoLevelsDown")
+UNUSUAL_DAILY = ("OwnInAllOfIt", "PadsTwoLevelsDown")  # five of the others are in these
 
 
 @pytest.mark.parametrize(("name", "broken", "message"), TOLD, ids=lambda value: getattr(value, "name", value))
