@@ -9,6 +9,7 @@ from functools import partial
 from statistics import median
 from typing import Any, TypeVar
 
+from roseinfer.profiling.clock import MOST_REPEATS
 from roseinfer.profiling.progress import OnProgress, Progress, RunProgress
 
 from .neighbours import with_waiting
@@ -16,7 +17,6 @@ from .neighbours import with_waiting
 OnStep = Callable[[int, float], None]  # decode tokens of this run so far, and the seconds they took
 T = TypeVar("T")
 Name = TypeVar("Name", bound=Hashable)
-MOST_REPEATS = "ROSEINFER_REPEATS"
 
 
 def turns(names: Sequence[Name], repeats: int, warmup: int = 0) -> Iterator[tuple[int, int, Name]]:

@@ -9,6 +9,7 @@ from time import perf_counter
 import torch
 
 Clock = Callable[[], float]
+MOST_REPEATS = "ROSEINFER_REPEATS"  # set where no time is looked at: it limits how often something is timed
 
 
 def device_clock(device: torch.device, clock: Clock = perf_counter) -> Clock:

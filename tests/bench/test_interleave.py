@@ -6,8 +6,8 @@ import itertools
 
 import torch
 
-from roseinfer.bench.interleave import MOST_REPEATS, interleaved, turns
-from roseinfer.profiling.clock import device_clock, seconds_of
+from roseinfer.bench.interleave import interleaved, turns
+from roseinfer.profiling.clock import MOST_REPEATS, device_clock, seconds_of
 
 
 def test_every_round_starts_with_another_contender():
