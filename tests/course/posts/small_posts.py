@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from course.posts import data as posts
-from course.posts import post000, post001, post002, post003, post004, posted_command
+from course.posts import post000, post001, post002, post003, post004
 from course.posts.data import post_facts
 from course.posts.post002 import order
 from course.posts.post003 import executors
@@ -68,8 +68,6 @@ def reproduce(post: str, folder: Path) -> Reproduced:
     """Reproduce a post. folder: for its data, where that is changed."""
     parts: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
-        for module in (posted_command, post001.measure, post003):
-            patch.setattr(module, "measure_machine", lambda *where: MACHINE)
         if post == "000":
             patch.setattr(Setting, "load", narrow_gpt2)
         if post in ("000", "004"):

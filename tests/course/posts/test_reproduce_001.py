@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from made_up import require_whole, section, section_of
-from small_posts import CACHED, MACHINE, STEPS, edit_facts, setting
+from small_posts import CACHED, STEPS, edit_facts, setting
 
 from course.posts import post001
 from course.posts.data import post_facts
@@ -153,7 +153,6 @@ def other_report(tmp_path_factory) -> PostReport:
     with pytest.MonkeyPatch.context() as patch:
         edit_facts(tmp_path_factory.mktemp("other"), patch, num_steps=5)
         patch.setattr(post001, "available_bytes", lambda device: TINY_BYTES - 1)
-        patch.setattr(measure, "measure_machine", lambda *where: MACHINE)
         return reproduce(setting("001", stages={"s04": SelectAppend}))
 
 
