@@ -67,20 +67,6 @@ def test_show_has_the_best_first_and_draws(here, capsys):
     assert (here / "scores.html").stat().st_size > 1000
 
 
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_run_scores_entries_and_one_that_is_refused_does_not_stop_the_others(here, capsys):
-    (here / "bad.py").write_text(ENTRY.replace("return 0", "raise ValueError('no')"))
-    board = here / "contest.json"
-    assert main(["contest", "run", "bad.py", "mine.py", "mine.py", "--repeats", "1", "--workload", "short"]) == 1
-    said = capsys.readouterr()
-    assert "error: bad.py is refused: it failed in its first run: ValueError: no, in line 4 of bad.py\n" in said.err
-    assert "error: name 'Mine' is taken on contest.json: give another one\n" in said.err
-    [score] = read_board(board)
-    assert score.row["name"] == "Mine" and score.row["verdict"] == "one run"
-    assert json.loads(said.out.splitlines()[-1])["rows"][0]["name"] == "Mine"
-
-
 class WithoutProcesses(Contest):
     """Refuses bad.py, and gives all others the same score."""
 
@@ -99,7 +85,7 @@ class WithoutProcesses(Contest):
 
 
 def test_an_entry_that_is_refused_does_not_stop_the_others(here, capsys, monkeypatch):
-    """The command alone: test_contests.py scores entries, and the test above does both."""
+    """The command alone: test_contests.py scores entries in their processes."""
     monkeypatch.setattr("course.contest.Contest", WithoutProcesses)
     (here / "bad.py").write_text(ENTRY)
     assert main(["contest", "run", "bad.py", "mine.py", "mine.py", "--repeats", "1", "--workload", "short"]) == 1

@@ -57,7 +57,6 @@ def tampers(change: str) -> str:
 
 REFUSED = {
     "returns early": (tampers("1 in tokens and tokens[1].pop()"), "request 1: it gives "),
-    "one wrong token": (tampers("if 2 in tokens: tokens[2][-1] ^= 1"), "is wrong"),
     "an id outside the vocabulary": (tampers("if 0 in tokens: tokens[0][0] = 2048"), "request 0: token 0 is wrong"),
     "tokens of the first run again": (
         tampers("for n in tokens: tokens[n][:] = first.setdefault(n, list(tokens[n]))"),
