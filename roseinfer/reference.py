@@ -25,15 +25,32 @@ def reference_logits(model: Model, token_ids: list[int]) -> Tensor:
     return model.logits(model(ids, torch.arange(len(token_ids), device=model.device), PromptAttention()))
 
 
-def reference_generate(model: Model, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
-    """Return the greedy continuation of each prompt: max_tokens new ids each, end tokens ignored."""
-    outputs = []
-    for prompt in prompts:
-        token_ids = list(prompt)
-        for _ in range(max_tokens):
-            token_ids.append(int(reference_logits(model, token_ids)[-1].argmax()))
-        outputs.append(token_ids[len(prompt) :])
-    return outputs
+def reference_generate(
+    model: Model, prompts: list[list[int]], max_tokens: int, drafts: list[list[int]] | None = None
+) -> list[list[int]]:
+    """Return the greedy continuation of each prompt: max_tokens new ids each, end tokens ignored.
+
+    drafts: what may follow each prompt, such as the other oracle's tokens. One forward judges a whole draft: up to the
+    first token that the model would not choose, all are as if computed one by one.
+    """
+    return [
+        _continued(model, prompt, max_tokens, draft)
+        for prompt, draft in zip(prompts, drafts or [[]] * len(prompts), strict=True)
+    ]
+
+
+def _continued(model: Model, prompt: list[int], max_tokens: int, draft: list[int]) -> list[int]:
+    token_ids, end = list(prompt), len(prompt) + max_tokens
+    while len(token_ids) < end:
+        # 1. What the model chooses after the text so far, and after each token of the draft.
+        logits = reference_logits(model, [*token_ids, *draft[: max_tokens - 1]])
+        chosen = logits[len(token_ids) - 1 :].argmax(dim=1).tolist()
+        # 2. Its choices hold up to the first one that the draft does not have. The draft is of no more use then.
+        agree = [mine == theirs for mine, theirs in zip(chosen[:-1], draft, strict=False)]
+        num_right = [*agree, False].index(False)
+        token_ids += chosen[: num_right + 1]
+        draft = []
+    return token_ids[len(prompt) : end]
 
 
 def hf_generate(model: Model, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:

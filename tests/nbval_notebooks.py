@@ -6,7 +6,7 @@ Compared are text/plain and stdout; the live views (text/html, charts, images, w
 solutions take the place of the exercises in the same kernel, as a learner's answers do, and the cells that they reach
 are run once more. Without Triton or SmolLM2, a notebook is skipped from the first cell that needs it.
 
-`-m "not nightly"` is what `make test` adds: folded cells are left out, what is timed runs five times at most, and a
+`-m "not nightly"` is what `make test` adds: folded cells are left out, what is timed runs twice at most, and a
 notebook is passed over that is as it was at its last green run here, with all code that it can reach.
 """
 
@@ -96,8 +96,8 @@ class Notebook(nbval.IPyNbFile):
         self.client = notebook_client(self.live, self.path.parent, timeout)
         self.client.create_kernel_manager()
         # No time is compared, and those of the 24 requests would come from a machine that runs two notebooks at once.
-        # Not fewer: a chart of quartiles needs two, and what lesson 19 counts is of its fifth and last run.
-        rounds = {"ROSEINFER_REPEATS": "5"} if self.is_short else {}
+        # Not fewer rounds: a chart of quartiles needs two.
+        rounds = {"ROSEINFER_REPEATS": "2"} if self.is_short else {}
         self.client.start_new_kernel(env=kernel_env() | {"ROSEINFER_REQUESTS": "recorded"} | rounds)
         self.client.start_new_kernel_client()
 

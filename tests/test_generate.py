@@ -134,6 +134,16 @@ def test_a_sequence_copies_its_prompt_and_keeps_outputs_apart():
     assert (prompt, seq.token_ids, seq.output_ids, len(seq), seq.last_token_id) == ([4, 5], [4, 5, 6], [6], 3, 6)
 
 
+def test_the_reference_takes_no_wrong_token_of_a_draft(small):
+    prompts = prompts_of([3, 9], 97)
+    right = reference_generate(small, prompts, 6)
+    for place in range(7):
+        wrong = [[*tokens[:place], *((token + 1) % 97 for token in tokens[place:])] for tokens in right]
+        for drafts in (wrong, [tokens[:place] for tokens in right], [[*tokens, 5, 6] for tokens in wrong]):
+            assert reference_generate(small, prompts, 6, drafts) == right
+    assert reference_generate(small, prompts, 0, right) == [[], []]
+
+
 def test_stop_tokens_end_a_request_and_stay_in_the_output(small):
     [plain] = reference_generate(small, [[3, 4, 5]], 12)
     stop = plain[4]

@@ -10,7 +10,6 @@ from collections import abc
 from functools import partial
 from statistics import median
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor
@@ -68,9 +67,19 @@ class TableBatch:
 
     def count_rows(self) -> int:
         """Take a step, and count the rows that it made from a Python list of block ids: the calls of padded_row."""
-        with mock.patch.object(self.stage, "padded_row", wraps=self.stage.padded_row) as padded_row:
+        made, padded_row = 0, self.stage.padded_row
+
+        def counted(block_ids: list[int]) -> list[int]:
+            nonlocal made
+            made += 1
+            return padded_row(block_ids)
+
+        self.stage.padded_row = counted
+        try:
             self.step()
-        return padded_row.call_count
+        finally:
+            del self.stage.padded_row  # which hid the class's own
+        return made
 
 
 def table_steps(

@@ -18,11 +18,6 @@ def repeats_of(repeats: int) -> int:
     return min(repeats, int(os.environ.get(MOST_REPEATS, repeats)))
 
 
-def budget_of(seconds: float) -> float:
-    """Return for how many seconds to measure one thing again and again: none where ROSEINFER_REPEATS is set."""
-    return 0.0 if MOST_REPEATS in os.environ else seconds
-
-
 def device_clock(device: torch.device, clock: Clock = perf_counter) -> Clock:
     """Make a clock that is read once the device's queue is empty, so all launched work lies before the reading."""
     if device.type != "cuda":

@@ -176,7 +176,7 @@ def test_the_rate_of_products_is_that_of_the_faster_way(dtype, monkeypatch):
 def test_where_nothing_can_be_packed_plain_products_are_measured(monkeypatch):
     monkeypatch.setattr(floors, "packs", lambda dtype: False)
     assert floors._packed_product(torch.ones(3, 64), torch.ones(32, 64)) == []
-    assert len(floors._linear_rates("cpu", torch.float32, 4, 64, 0)) == 3
+    assert [len(floors._linear_rates("cpu", torch.float32, 4, 64, budget)) for budget in (1e-9, 0)] == [3, 1]
 
 
 @pytest.mark.parametrize("arguments, message", [(("meta",), "device must be"), (("cpu", torch.int64), "dtype must be")])

@@ -57,6 +57,7 @@ def test_outputs_are_recorded_and_volatile_things_are_not(write, capsys):
     assert path.read_bytes().replace(b"ipykernel_", b"") == first_run.replace(b"ipykernel_", b"")
 
 
+@pytest.mark.slow
 def test_a_failing_cell_is_named_and_the_file_left_alone(write, capsys):
     path = write("bad.ipynb", new_markdown_cell("text"), new_code_cell("x = 1"), new_code_cell("# look\nx / 0"))
     before = path.read_bytes()

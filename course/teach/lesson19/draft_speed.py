@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import islice
 from typing import Any
 
 from roseinfer.display.table import Table
@@ -21,9 +23,10 @@ MAX_TOKENS = 64
 
 def time_rows(stage_class: type[Stage], model: Model, most: int = 9) -> Table:
     """Time decode steps of 1 to `most` rows, in turn: row n of the column "ms" is a step with n drafted tokens."""
-    batches = {rows: ready_batch(stage_class, model, [CONTEXT] * rows) for rows in range(1, most + 1)}
-    calls = {str(rows): lambda batch=batch: decode_step(*batch) for rows, batch in batches.items()}
-    times = median_ms(calls, REPEATS)
+    stage, seqs = ready_batch(stage_class, model, [CONTEXT] * sum(range(most + 1)))
+    coming = iter(seqs)  # each number of rows has sequences of its own
+    batches = {str(rows): list(islice(coming, rows)) for rows in range(1, most + 1)}
+    times = median_ms({rows: partial(decode_step, stage, batch) for rows, batch in batches.items()}, REPEATS)
     rows = [{"rows": int(name), "ms": ms, "ms per row": ms / int(name)} for name, ms in times.items()]
     title = f"decode steps of {stage_class.name}, {CONTEXT} cached tokens in each row"
     note = f"ms: the median of {REPEATS} interleaved steps"

@@ -52,9 +52,9 @@ def judge(
     with progress_bar(f"{stage.name}, the reference and transformers", total=3) as done:
         outputs = run()
         done()
-        reference = reference_generate(model, prompts, max_tokens)
-        done()
         theirs = hf_generate(model, prompts, max_tokens)
+        done()
+        reference = reference_generate(model, prompts, max_tokens, drafts=theirs)
     rows = [
         {
             "prompt tokens": len(prompt),
@@ -76,8 +76,9 @@ class Oracles:
         self.tokens: dict[str, list[list[int]]] = {"reference": [], "transformers": []}
         with progress_bar("the reference and transformers", total=len(work)) as done:
             for arrival, prompt in work:
-                self.tokens["reference"] += reference_generate(model, [prompt], arrival.output_len)
-                self.tokens["transformers"] += hf_generate(model, [prompt], arrival.output_len)
+                theirs = hf_generate(model, [prompt], arrival.output_len)
+                self.tokens["transformers"] += theirs
+                self.tokens["reference"] += reference_generate(model, [prompt], arrival.output_len, drafts=theirs)
                 done()
 
     def verdicts(self, outputs: list[list[int]]) -> dict[str, str]:

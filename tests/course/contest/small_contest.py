@@ -1,4 +1,4 @@
-"""A contest that takes little time, and a score that no run gave."""
+"""A contest that takes little time, an entry of each kind, and a score that no run gave."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ from course.contest.workload import Length, Workload
 
 SMALL = Workload("small", "", (Length("plain", 12, 6), Length("repeating", 20, 6), Length("shared", 70, 4)))
 LIMITS = Limits(run_seconds=4.0, memory_bytes=1 << 30)
+
+KINDS = {
+    "Policy": "class Mine(Policy):\n    name = 'mine'\n    def key(self, seq):\n        return -seq.max_len\n",
+    "Draft": "class Mine(Draft):\n    def draft(self, token_ids, num_tokens):\n        return token_ids[:num_tokens]\n",
+    "Settings": "class Mine(Settings):\n    settings = {'scheduling_policy': 'longest_output'}\n",
+    "Stage": "from stages import BlockTable\nclass Mine(BlockTable):\n    pass\n",
+}
+IMPORTS = "from course.contest import Draft, Policy, Settings, Stage\n"
 
 
 def score_of(name: str, speed: float) -> Score:

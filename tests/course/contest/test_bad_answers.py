@@ -81,6 +81,10 @@ BAD = {
     "no pick": (policy(pick="pass"), "pick must return an index from 0 to 8, got None, in line 8 of"),
     "a pick before": (policy(pick="return -1"), "pick must return an index from 0 to 8, got -1, in line 8 of"),
     "a wrong setting": (settings("{'fast': True}"), "enforce_eager, async_scheduling, speculative, in line 4 of"),
+    "more room than others": (
+        settings("{'max_num_seqs': 64}"),
+        "ValueError: max_num_seqs is the same for every entry: leave it out",
+    ),
     "settings that are no dict": (
         settings("['fast']"),
         "settings must be a dict with the names of settings, got ['fast'], in line 4 of",

@@ -1,4 +1,4 @@
-"""Scores, honest entries of each kind, the judge, workloads, and files that are no entry."""
+"""Scores, the judge, workloads, and files that are no entry."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import json
 
 import pytest
 import torch
-from small_contest import LIMITS, SMALL, score_of
-from tiers import in_every_run
+from small_contest import IMPORTS, KINDS, SMALL, score_of
 
 from course.contest import WORKLOADS, Contest, draw_board, read_board, read_entry, require_free, write_board
 from course.contest.board import RECORDED
-from course.contest.contender import Contender
 from course.contest.entry import Draft, drafting_engine
 from course.contest.entry_file import class_in
 from course.contest.judge import first_wrong, mistake_in
@@ -26,26 +24,6 @@ from roseinfer.sequence import SamplingParams, Sequence
 @pytest.fixture(scope="module")
 def model():
     return load_model("tiny", device="cpu")
-
-
-KINDS = {
-    "Policy": "class Mine(Policy):\n    name = 'mine'\n    def key(self, seq):\n        return -seq.max_len\n",
-    "Draft": "class Mine(Draft):\n    def draft(self, token_ids, num_tokens):\n        return token_ids[:num_tokens]\n",
-    "Settings": "class Mine(Settings):\n    settings = {'scheduling_policy': 'longest_output'}\n",
-    "Stage": "from stages import BlockTable\nclass Mine(BlockTable):\n    pass\n",
-}
-IMPORTS = "from course.contest import Draft, Policy, Settings, Stage\n"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", in_every_run({kind: (kind,) for kind in KINDS}, ("Policy", "Stage")))
-def test_each_kind_is_scored(kind, contest, entry_of):
-    score = contest.score(entry_of(IMPORTS + KINDS[kind]), name=f"my {kind}")
-    assert (score.row["name"], score.row["kind"]) == (f"my {kind}", kind)
-    assert [(one["name"], one["repeat"]) for one in score.samples] == [("baseline", 0), ("entry", 0)]
-    assert score.arguments["sha256"] == entry_of(IMPORTS + KINDS[kind]).sha256
-    assert {"host", "device", "versions", "commit"} <= score.to_dict().keys()
-    assert json.loads(score.to_line())["rows"][0]["name"] == f"my {kind}"
 
 
 def test_a_score_is_of_medians_and_its_range_of_pairs():
@@ -228,16 +206,6 @@ def test_helpers_and_bases_of_an_entry_are_none(entry_of):
             pass
     """
     assert class_in(entry_of(source)).__name__ == "Last"
-
-
-@pytest.mark.slow
-def test_a_file_with_two_entries_is_an_argument_that_is_wrong(entry_of):
-    source = IMPORTS + "class A(Policy):\n    pass\nclass B(Draft):\n    pass\n"
-    with (
-        pytest.raises(ValueError, match="my_entry.py: has 2 entries, A, B"),
-        Contender(entry_of(source), LIMITS) as own,
-    ):
-        own.wait_until_ready()
 
 
 # The board

@@ -24,8 +24,7 @@ pytestmark = pytest.mark.slow
 QUEUES = [cls for cls in LADDER if has_queue(cls)] + [EngineQueue, OverlappedEngineQueue]
 # The frozen ones between the first and the last queue differ by one change each from a neighbour.
 BETWEEN = ("s15", "s16", "s17", "s18")
-# Each changes another part of a queue: how it chunks, what it evicts, when it ends a step, whom it lets in.
-UNUSUAL_DAILY = ("LeavesABlockFree", "EvictsTheNewest", "TakesTurns", "KeysAreTexts")
+UNUSUAL_DAILY = ("AllAtOnce",)
 
 
 def test_stages_from_14_on_have_a_queue():

@@ -160,14 +160,15 @@ class SmallDefaults(Policies):
         super().__init__(model, num_blocks=num_blocks, block_size=block_size, max_num_seqs=max_num_seqs, **sizes)
 
 
+class AllAtOnce(LeavesABlockFree, TakesTurns, EvictsTheNewest, KeysAreTexts):
+    """Four of them: whom it lets in, when it ends a step, what it evicts, and how it finds it."""
+
+
 UNUSUAL_QUEUES = (
+    AllAtOnce,
     WholeRequests,
     PromptsFirst,
     PreemptsTheShortest,
-    LeavesABlockFree,
-    KeysAreTexts,
-    EvictsTheNewest,
-    TakesTurns,
     OnItsOwnClock,
     AnyoneNext,
     SmallDefaults,

@@ -147,17 +147,22 @@ class OnACopy(SelectAppend):
         super().__init__(deepcopy(model), **sizes)
 
 
+class OwnInAllOfIt(OwnDecode, OtherBooks, HeadsFirst):
+    """Another decode, other books and other strides at once."""
+
+
+class PadsTwoLevelsDown(TwoLevelsDown, PadsTheBatch):
+    """Kept rows and a padded batch at once."""
+
+
 UNUSUAL = (
+    OwnInAllOfIt,
+    PadsTwoLevelsDown,
     Right,
-    HeadsFirst,
     LongestFirst,
-    PadsTheBatch,
-    TwoLevelsDown,
     PoolOfGarbage,
     KeepsTheBatch,
-    OtherBooks,
     AnotherWay,
-    OwnDecode,
     BlocksOf32,
     OnACopy,
 )

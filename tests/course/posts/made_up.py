@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from course.posts.data import Source, post_facts
+from course.posts.data import POSTS, Source, post_facts, posted_facts
 from course.posts.report import Fact, Grid, NotRun, PostReport, Section, Time, Values, judge
-from course.posts.report.template import templates, written
+from course.posts.report.template import templates, to_markdown, written
 
 COMMAND = "roseinfer reproduce 000 --device cpu"
 EQUAL_FACT = judge("aten::copy_", 192, 192, rule=0, why="never asked for")
@@ -28,6 +29,23 @@ def section_of(post: str, title: str, values: Values) -> Section:
 def facts_of(report: PostReport) -> dict[str, Fact]:
     """All facts of a report, by name."""
     return {fact.what: fact for section in report.sections for fact in section.facts}
+
+
+def require_whole(report: PostReport, explained: set[str]) -> None:
+    """Require that every fact is as in the post but for the explained ones, that every fact which the post's data names
+    is judged, and that the report is JSON and Markdown and says what was not run."""
+    facts = [fact for section in report.sections for fact in section.facts]
+    assert {fact.what for fact in facts if fact.verdict != "equal"} == explained
+    assert all((fact.verdict == "explained") == bool(fact.why) for fact in facts)
+    if (POSTS / report.post / "judged.json").exists():
+        judged = {fact.what: (fact.post, fact.source) for fact in facts}
+        for what, posted in posted_facts(report.post).items():
+            assert judged[what] == (posted.value, posted.source)
+    data = json.loads(report.to_json())
+    assert data["post"] == report.post and len(data["sections"]) == len(report.sections)
+    assert report.not_run and all(part.what and part.needs for part in report.not_run)
+    text = to_markdown(report, "the command")
+    assert all(section.markdown in text for section in report.sections)
 
 
 def grid(report: PostReport, title_start: str) -> Sequence[Sequence[object]]:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from made_up import section, section_of
+from made_up import require_whole, section, section_of
 from small_posts import setting
 
 from course.posts.data import post_facts, post_table
@@ -20,6 +20,7 @@ from roseinfer.profiling.slice_rule import torch_version
 
 pytestmark = pytest.mark.slow
 
+POST = "000"
 TITLES = {
     "gather_after": "The gather, preallocated",
     "append_before": "The append, slices cut for each sequence",
@@ -30,16 +31,16 @@ STABLE = {"aten::copy_", "aten::select", "aten::zeros", "aten::zeros_like", "ate
 
 @pytest.fixture(scope="module")
 def measured(reproduced):
-    return reproduced("000").parts["measure"]
-
-
-@pytest.fixture(scope="module")
-def report(reproduced):
-    return reproduced("000").report
+    return reproduced.parts["measure"]
 
 
 def facts_of(facts) -> dict:
     return {fact.what: fact for fact in facts}
+
+
+def test_the_report_is_whole(report):
+    explained = {"Completion tokens", "Total tokens", "aten::as_strided", "aten::fill_", "aten::slice"}
+    require_whole(report, explained)
 
 
 @pytest.mark.parametrize("table", SPANS)

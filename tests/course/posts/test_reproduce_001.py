@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from made_up import section, section_of
+from made_up import require_whole, section, section_of
 from small_posts import CACHED, STEPS, edit_facts, setting
 
+from course.posts import post001
 from course.posts.data import post_facts
 from course.posts.post001 import engines, measure, reproduce
 from course.posts.post001.config import config_lesson
@@ -28,14 +29,10 @@ from stages import SelectAppend, VectorizedGather
 
 pytestmark = pytest.mark.slow
 
+POST = "001"
 TINY = "random:tiny-qwen2"
+TINY_BYTES = PlannedEngine(model=TINY, num_blocks=1).sizes().loaded_bytes
 RESIDUAL, SPEEDS = "The time without a label", "Tokens a second, and what is saturated"
-
-
-@pytest.fixture(scope="module")
-def report(reproduced) -> PostReport:
-    """A run of a post with fewer steps and a shorter example."""
-    return reproduced("001").report
 
 
 def time_of(section: Section, what: str):
@@ -43,6 +40,16 @@ def time_of(section: Section, what: str):
 
 
 # What runs.
+
+
+def test_the_report_is_whole(report):
+    at_each = (
+        "copy_ in write_decode_kv",
+        "index_put_ in write_decode_kv",
+        "calls that index the cache in gather_batch_kv",
+    )
+    explained = {f"{what}, batch {size}" for what in at_each for size in (1, 4, 8)}
+    require_whole(report, explained)
 
 
 def test_the_run_is_what_the_facts_say(report: PostReport):
@@ -140,15 +147,30 @@ def test_single_runs_judge_nothing(report: PostReport):
     assert {row[3:] for row in map(tuple, speeds.grids[0].rows)} == {(None, None)}
 
 
-def test_a_stage_that_writes_sequence_by_sequence_is_different(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def other_report(tmp_path_factory) -> PostReport:
+    """A run of SelectAppend, where transformers' weights have no room beside the engine's."""
+    with pytest.MonkeyPatch.context() as patch:
+        edit_facts(tmp_path_factory.mktemp("other"), patch, num_steps=5)
+        patch.setattr(post001, "available_bytes", lambda device: TINY_BYTES - 1)
+        return reproduce(setting("001", stages={"s04": SelectAppend}))
+
+
+def test_a_stage_that_writes_sequence_by_sequence_is_different(other_report: PostReport):
     """SelectAppend starts a copy for K and one for V of every layer and sequence, as the post's engine did."""
-    edit_facts(tmp_path, monkeypatch, num_steps=5)
-    report = reproduce(setting("001", stages={"s04": SelectAppend}))
     layers = model_config(TINY).num_layers
-    facts = {fact.what: fact for fact in section(report, "The time").facts}
+    facts = {fact.what: fact for fact in section(other_report, "The time").facts}
     for size in (1, 4, 8):
         copies = facts[f"copy_ in write_decode_kv, batch {size}"]
         assert (copies.here, copies.verdict) == (2 * layers * size, "different")
+
+
+def test_transformers_is_left_out_when_its_weights_have_no_room(other_report: PostReport):
+    assert f"{TINY_BYTES:,} bytes for a second copy" in other_report.not_run[0].needs
+    speeds = section(other_report, "Tokens a second")
+    for what in ("HF generate, batch 8", "batch 8 as a share of HF generate"):
+        assert time_of(speeds, what).here is None
+    assert len(speeds.grids[0].rows) == len(speeds.samples["runs"]) == 3
 
 
 # Host and device.
@@ -314,18 +336,6 @@ def test_not_run_says_what_it_needs(report: PostReport, gpu_trace: Trace, measur
     on_gpu = {"about": post_facts("001"), "m": m, "theirs": theirs, "missing_room": None, "is_the_posts": True}
     assert {part.what for part in left_out(templates("001")[-1], on_gpu)} == set(list(parts)[4:])
     assert all("GPU" in needs and "RTX 4090" in needs for needs in (list(parts.values())[i] for i in (0, 2)))
-
-
-def test_transformers_is_left_out_when_its_weights_have_no_room(tmp_path, monkeypatch):
-    sizes = PlannedEngine(model=TINY, num_blocks=1).sizes()
-    edit_facts(tmp_path, monkeypatch, num_steps=4)
-    monkeypatch.setattr("course.posts.post001.available_bytes", lambda device: sizes.loaded_bytes - 1)
-    report = reproduce(setting("001"))
-    assert f"{sizes.loaded_bytes:,} bytes for a second copy" in report.not_run[0].needs
-    speeds = section(report, "Tokens a second")
-    for what in ("HF generate, batch 8", "batch 8 as a share of HF generate"):
-        assert time_of(speeds, what).here is None
-    assert len(speeds.grids[0].rows) == len(speeds.samples["runs"]) == 3
 
 
 def test_who_refuses_the_posts_argument():

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from made_up import facts_of, grid
+from made_up import facts_of, grid, require_whole
 from small_posts import FEWER_REQUESTS, MACHINE, setting
 
 from course.posts.data import post_facts, post_table
@@ -21,17 +21,18 @@ from roseinfer.sequence import SamplingParams
 
 pytestmark = pytest.mark.slow
 
+POST = "003"
 
 QUICK = setting("003")
 ABOUT = post_facts("003") | FEWER_REQUESTS
 
 
-@pytest.fixture(scope="module")
-def report(reproduced) -> PostReport:
-    return reproduced("003").report
-
-
 # Timestamps
+
+
+def test_the_report_is_whole(report):
+    explained = {"waiting_time", "device steps from a token to the next, one step behind"}
+    require_whole(report, explained)
 
 
 def test_waiting_time_is_negative_as_printed(report: PostReport):

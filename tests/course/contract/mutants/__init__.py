@@ -1,5 +1,9 @@
 """Wrong stages: what the contract has to catch, and by which promise. A file for each kind of mistake."""
 
+from __future__ import annotations
+
+from roseinfer.stage import Stage
+
 from .books import MUTANTS as BOOKS
 from .choosers import MUTANTS as CHOOSERS
 from .failures import MUTANTS as FAILURES
@@ -13,3 +17,8 @@ from .wrong_beyond import MUTANTS as WRONG_BEYOND
 
 MUTANTS: tuple[Mutant, ...] = (*OPERATORS, *WRONG_BEYOND, *BOOKS, *MEMORIES, *FAILURES, *CHOOSERS, *STEPS)
 QUEUE_MUTANTS: tuple[Mutant, ...] = (*QUEUES, *SHARING)
+
+
+def mutant_of(name: str) -> type[Stage]:
+    [mutant] = [mutant for mutant in MUTANTS if mutant.name == name]
+    return mutant.make()

@@ -1,7 +1,8 @@
-"""Entries that cheat, break or take too much: each is refused with one line that says why, or gains nothing."""
+"""Entries in their own processes: honest ones, and those that cheat, break or take too much, which are refused."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from small_contest import LIMITS, SMALL
+from small_contest import IMPORTS, KINDS, LIMITS, SMALL
 from tiers import in_every_run
 
 from course.contest import Contest, Limits, Refused
@@ -56,7 +57,6 @@ def tampers(change: str) -> str:
 
 REFUSED = {
     "returns early": (tampers("1 in tokens and tokens[1].pop()"), "request 1: it gives "),
-    "one wrong token": (tampers("if 2 in tokens: tokens[2][-1] ^= 1"), "is wrong"),
     "an id outside the vocabulary": (tampers("if 0 in tokens: tokens[0][0] = 2048"), "request 0: token 0 is wrong"),
     "tokens of the first run again": (
         tampers("for n in tokens: tokens[n][:] = first.setdefault(n, list(tokens[n]))"),
@@ -70,7 +70,6 @@ REFUSED = {
     ),
     "leaves": (tampers("runs and os._exit(7)"), "its process ended in its first run, exit status 7"),
     "is killed": (tampers("runs and os.kill(os.getpid(), 11)"), "its process ended in its first run, signal SIGSEGV"),
-    "hangs": (tampers("time.sleep(60 * (len(runs) > 1))"), "it took longer than 4 s in a run, and was ended"),
     "a child holds the pipe": (
         tampers("runs and os.fork() and os._exit(3)\n        runs and time.sleep(60)"),
         "its process ended in its first run, exit status 3",
@@ -116,15 +115,6 @@ REFUSED = {
         """,
         "is wrong",
     ),
-    "more room than others": (
-        """
-        from course.contest import Settings
-
-        class Mine(Settings):
-            settings = {"max_num_seqs": 64}
-        """,
-        "ValueError: max_num_seqs is the same for every entry: leave it out",
-    ),
     "other settings than a policy's": (
         """
         from course.contest import Policy, entry
@@ -168,8 +158,8 @@ REFUSED = {
 }  # fmt: skip
 
 
-# One for each thing that the judge looks at.
-DAILY = ("returns early", "patches the judge", "leaves", "hangs", "too much memory", "more room than others")
+# What the judge sees, what its process sees, and what the entry's process sees.
+DAILY = ("patches the judge", "leaves", "too much memory")
 
 
 @pytest.mark.parametrize(("source", "line"), in_every_run(REFUSED, DAILY))
@@ -178,6 +168,36 @@ def test_it_is_refused(source, line, contest, entry_of):
         contest.score(entry_of(source))
     said = str(refused.value)
     assert line in said and "\n" not in said, said
+
+
+def test_one_that_hangs_is_ended(entry_of):
+    file = entry_of(tampers("time.sleep(60 * (len(runs) > 1))"))
+    with Contender(file, Limits(run_seconds=0.5)) as own:
+        own.wait_until_ready()
+        own.run(SMALL.draw(1), is_first=True)
+        with pytest.raises(Refused, match=r"it took longer than 0\.5 s in a run, and was ended"):
+            own.run(SMALL.draw(2))
+
+
+# A policy is scored by test_no_answer_exists_while_it_runs, too.
+@pytest.mark.parametrize("kind", in_every_run({kind: (kind,) for kind in KINDS}, ("Stage",)))
+def test_each_kind_is_scored(kind, contest, entry_of):
+    score = contest.score(entry_of(IMPORTS + KINDS[kind]), name=f"my {kind}")
+    assert (score.row["name"], score.row["kind"]) == (f"my {kind}", kind)
+    assert [(one["name"], one["repeat"]) for one in score.samples] == [("baseline", 0), ("entry", 0)]
+    assert score.arguments["sha256"] == entry_of(IMPORTS + KINDS[kind]).sha256
+    assert {"host", "device", "versions", "commit"} <= score.to_dict().keys()
+    assert json.loads(score.to_line())["rows"][0]["name"] == f"my {kind}"
+
+
+@pytest.mark.nightly  # test_a_file_has_one_entry says so without a process
+def test_a_file_with_two_entries_is_an_argument_that_is_wrong(entry_of):
+    source = IMPORTS + "class A(Policy):\n    pass\nclass B(Draft):\n    pass\n"
+    with (
+        pytest.raises(ValueError, match="my_entry.py: has 2 entries, A, B"),
+        Contender(entry_of(source), LIMITS) as own,
+    ):
+        own.wait_until_ready()
 
 
 SHAPES = {
