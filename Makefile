@@ -52,6 +52,7 @@ test: check ## before a commit: `make check`, which shows first what is likely r
 	$(ALONE) -m "alone and not nightly"
 	$(PYTEST) --nbval -m "not nightly" notebooks
 
+nightly: export ROSEINFER_DRAWS = 8
 nightly: test ## everything: `make test`, then each stage by each promise, the notebooks with their folded cells, all mutants of the solutions, the book and the slides
 	$(TESTS) -m "nightly and not alone" tests
 	$(ALONE) -m "nightly and alone"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from draws import draws
 from fake_engine import FakeEngine, assert_right, continuation, request
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -120,4 +120,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=50, stateful_step_count=50, deadline=None, report_multiple_bugs=False)
+TestAnyOrder.settings = draws(50, stateful_step_count=50, report_multiple_bugs=False)

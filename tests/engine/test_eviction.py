@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given, settings
+from draws import draws
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from roseinfer.engine.prefix_cache import Entry, PrefixCache
@@ -82,7 +83,7 @@ class Cache:
 
 @pytest.mark.slow
 @example(RECOMPUTED)
-@settings(max_examples=120, deadline=None)
+@draws(120)
 @given(st.lists(st.tuples(texts, st.sampled_from(["run", "run alone", "hold", "hold alone", "release", "evict"]))))
 def test_what_is_found_is_what_a_model_finds(operations):
     real, model = Cache(), Model()

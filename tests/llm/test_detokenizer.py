@@ -5,7 +5,8 @@ from __future__ import annotations
 from os.path import commonprefix
 
 import pytest
-from hypothesis import example, given, settings
+from draws import draws
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tokenizers_of_all_kinds import KINDS, TEXTS, tokenizer_of
@@ -17,7 +18,7 @@ from roseinfer.llm.vocabulary import Vocabulary
 pytestmark = pytest.mark.slow
 
 
-drawn = settings(deadline=None, max_examples=50)
+drawn = draws(50)
 VOCABULARIES = {kind: Vocabulary(tokenizer_of(kind)) for kind in KINDS}
 
 
@@ -69,7 +70,7 @@ def cut_anywhere(kind: str) -> st.SearchStrategy[tuple[list[int], list[int]]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(deadline=None, max_examples=100)
+@draws(100)
 @given(data=st.data())
 def test_the_text_continues_the_prompts_and_repeats_none_of_it(kind, data):
     """Prompt and text are the text of all tokens. If the new tokens change the end of the prompt's own text, the text

@@ -9,7 +9,8 @@ from functools import partial
 import pytest
 import torch
 from checked_stages import MODEL, request
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from oracles import assert_right, prompts_of, small_model
 
@@ -328,7 +329,7 @@ REQUEST = st.tuples(
 
 
 @pytest.mark.slow
-@settings(max_examples=15, deadline=None, derandomize=True)
+@draws(15, derandomize=True)
 @given(st.lists(REQUEST, min_size=1, max_size=7), st.integers(11, 24), st.integers(4, 40), st.booleans())
 def test_any_arrivals_give_the_tokens_of_the_stage_before(drawn, num_blocks, budget, on_thread):
     outputs = []

@@ -7,7 +7,8 @@ from itertools import count
 import pytest
 from checked_stages import MODEL
 from checked_stages import request as any_request
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from oracles import assert_right, prompts_of
 
@@ -90,7 +91,7 @@ def key(policy: str, seq: Sequence) -> int:
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(-1, 1)), min_size=1, max_size=12))
-@settings(max_examples=15, deadline=None)
+@draws(15)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_orders(policy, drawn):
     """One at a time, in a pool with room for each: priority, then the policy's key, and of equals who came first."""
@@ -143,7 +144,7 @@ def test_first_come_is_the_stage_before():
     st.integers(3, 20),
     st.booleans(),
 )
-@settings(max_examples=30, deadline=None)
+@draws(30)
 def test_the_engines_scheduler_makes_the_same_choices(drawn, policy, budget, is_short):
     """Where no running sequence grows into another block, which each of them handles in its own way."""
     num_blocks, size, places = 4 if is_short else 64, 4, 3
@@ -186,7 +187,7 @@ def test_the_engines_scheduler_makes_the_same_choices(drawn, policy, budget, is_
     st.sampled_from(sorted(POLICIES)),
     st.integers(6, 9),
 )
-@settings(max_examples=30, deadline=None)
+@draws(30)
 def test_one_is_overtaken_by_fewer_than_a_round(drawn, policy, num_blocks):
     """Arrivals in any steps, in a pool that is short: everyone ends, and few that came later join earlier."""
     with pytest.MonkeyPatch.context() as patch:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from drafting import NGRAM, draft_model, drafting_engine, scripted_engine, similar
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from oracles import assert_right, model_of, prompts_of, small_model, values_of
 from served import drafting_always
@@ -56,7 +57,7 @@ def test_the_step_in_one_call_gives_the_tokens_that_it_gives_without_drafts(name
     assert engine.metrics.num_accepted > 0
 
 
-@settings(max_examples=25, deadline=None)
+@draws(25)
 @given(
     lengths=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 20), st.integers(0, 6)), min_size=1, max_size=6),
     aborted=st.sets(st.integers(0, 5), max_size=2),
