@@ -202,7 +202,7 @@ def _check(config: ModelConfig, argument: str, lengths: Sequence[int]) -> None:
 
 def _weight_bytes(config: ModelConfig, dtype: torch.dtype, positions: int) -> int:
     """Count the bytes of the weights. positions: how many rows of GPT-2's position embedding are in use."""
-    rows = positions if config.architecture == "gpt2" else int(not config.tie_embeddings)
+    rows = (positions if config.architecture == "gpt2" else 0) + (not config.tie_embeddings)
     return (_matrix_weights(config) + _vector_weights(config) + rows * config.hidden_size) * dtype.itemsize
 
 

@@ -120,23 +120,29 @@ def random_shape(draw: random.Random) -> dict:
     }
 
 
+def drawn(seed: int) -> tuple[dict, str, dict]:
+    """A shape, the size of a file at most, and settings that are written over those of transformers."""
+    draw = random.Random(seed)
+    shape, shard_size = random_shape(draw), draw.choice(["1GB", "4KB"])
+    changed = draw.sample(sorted(SETTINGS), draw.randint(0, 3))
+    return shape, shard_size, {key: draw.choice(SETTINGS[key]) for key in changed}
+
+
 def write_random(seed: int, folder: Path) -> dict:
     """A checkpoint in `folder`, and the settings that were written over those of transformers."""
-    draw = random.Random(seed)
-    shape = random_shape(draw)
+    shape, shard_size, changes = drawn(seed)
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**shape, initializer_range=0.3))
     for parameter in model.parameters():  # biases and norms, too
         parameter.data += 0.1 * torch.randn_like(parameter)
-    model.save_pretrained(folder, max_shard_size=draw.choice(["1GB", "4KB"]))
-    changes = {key: draw.choice(SETTINGS[key]) for key in draw.sample(sorted(SETTINGS), draw.randint(0, 3))}
+    model.save_pretrained(folder, max_shard_size=shard_size)
     if changes.get("layer_types") == FULL:
         changes["layer_types"] = ["full_attention"] * model.config.num_hidden_layers
     config = json.loads((folder / "config.json").read_text())
     if "rope_scaling" in changes and "rope_parameters" not in changes:  # the older spelling, as old files have it
         changes["rope_theta"] = config.pop("rope_parameters", {}).get("rope_theta", 1e4)
     (folder / "config.json").write_text(json.dumps(config | changes))
-    return {"model_type": shape["model_type"]} | changes
+    return changes
 
 
 def random_prompts(seed: int, vocab_size: int, longest: int) -> list[list[int]]:

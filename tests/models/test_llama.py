@@ -48,10 +48,9 @@ def model(request) -> Llama:
 
 
 @pytest.fixture
-def folder(tmp_path) -> Path:
+def folder(saved, tmp_path) -> Path:
     """A small Qwen2 saved by transformers, as a user would have it."""
-    to_hf(small_llama("qwen2")).save_pretrained(tmp_path / "model")
-    return tmp_path / "model"
+    return saved("qwen2", tmp_path / "model")
 
 
 def assert_equals_transformers(model: Llama) -> None:
@@ -139,13 +138,6 @@ def test_what_old_checkpoints_hold_besides_weights_is_passed_over(folder):
     edit_tensors(folder, lambda t: t.update(more | {"lm_head.weight": t["model.embed_tokens.weight"].clone()}))
     loaded = load_model(str(folder)).state_dict()
     assert loaded.keys() == expected.keys()
-
-
-def test_an_output_matrix_of_its_own_is_used_or_refused(folder):
-    edit_tensors(folder, lambda t: t.update({"lm_head.weight": -t["model.embed_tokens.weight"]}))
-    assert_refused(folder, "lm_head.weight is another: tie_word_embeddings=false uses it")
-    edit_config(folder, tie_word_embeddings=False)
-    assert_equals_transformers(load_model(str(folder)))
 
 
 @pytest.mark.parametrize("beside", [True, False], ids=["beside its parts", "alone"])
