@@ -55,6 +55,22 @@ def test_an_output_matrix_of_its_own_is_used_or_refused(saved, tmp_path, family)
     assert_answers_as_transformers(folder)
 
 
+@pytest.mark.parametrize(
+    ("family", "more"),
+    [
+        ("gpt2", {"transformer.h.0.attn.bias": torch.ones(1, 1, 4, 4), "h.1.attn.masked_bias": torch.ones(1)}),
+        ("qwen2", {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)}),
+    ],
+    ids=["masks", "frequencies"],
+)
+def test_what_old_checkpoints_hold_besides_weights_is_passed_over(saved, tmp_path, family, more):
+    folder = saved(family, tmp_path / "model")
+    wanted = load_model(str(folder)).state_dict()
+    edit_tensors(folder, lambda tensors: tensors.update(more))
+    found = load_model(str(folder)).state_dict()
+    assert found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_tied_matrix_under_no_name_is_missing(saved, tmp_path, family):
     folder = saved(family, tmp_path / "model")
