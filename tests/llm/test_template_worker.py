@@ -22,7 +22,7 @@ TEMPLATES = {
     "tojson": "{{ tools | tojson }}{{ tools | tojson(indent=2) }}"
     "{{ messages[0] | tojson(True, sort_keys=True) }}{{ messages[-1].content }}",
     "reasoning": "{{ messages[-1].reasoning_content }}, {{ messages[-1].thinking }}, {{ messages[-1] | tojson }}",
-    "defined": "{{ documents is defined }}, {{ tools is iterable }}, {{ mood }}{{ nothing }}{{ add_generation_prompt }}",
+    "defined": "{{ documents is defined }} {{ tools is iterable }} {{ mood }}{{ nothing }}{{ add_generation_prompt }}",
     "dict": "{{ dict(a=1, b=2) }}{{ dict([('a', 1)]) }}{{ dict.fromkeys('ab', 3) }}{{ namespace(self=4).self }}",
     "namespace": "{% set ns = namespace({'n': 1}, m=2) %}{% set ns.n = ns.n + ns.m %}{{ ns.n }}",
     "today": "{{ strftime_now('%Y') | int > 2000 }}",
