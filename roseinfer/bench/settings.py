@@ -98,7 +98,11 @@ class Offline(Settings):
         64, "new tokens of each prompt; with 1 the tables tell the time to first token", check=POSITIVE
     )
     dtypes: Sequence[str] = flag(
-        ("float32",), f"of {', '.join(DTYPES)}", check=names_of(DTYPES, 0), name="--dtype", metavar="DTYPES"
+        ("float32",),
+        f"of {', '.join(DTYPES)}, or none for --quantization alone",
+        check=names_of(DTYPES, 0),
+        name="--dtype",
+        metavar="DTYPES",
     )
     quantization: Sequence[str] = flag(
         (),

@@ -95,9 +95,9 @@ def numbers(kind: Callable[[str], T], kinds: str, example: str, flag: str, text:
 
 
 def names(flag: str, text: str) -> list[str]:
-    """Return ["a", "b"] for "a,b". Raises ValueError for a blank text, naming the flag."""
+    """Return ["a", "b"] for "a,b", and [] for "none". Raises ValueError for a blank text, naming the flag."""
     require_named(flag, text)
-    return [name.strip() for name in text.split(",")]
+    return [] if text == "none" else [name.strip() for name in text.split(",")]
 
 
 def lengths(flag: str, text: str) -> Range:

@@ -13,16 +13,10 @@ from roseinfer.models import Attend, Layer, Model
 from roseinfer.models.gpt2 import GPT2
 from roseinfer.models.llama import Llama
 
-from .batch import Batch
+from .batch import FEW_ROWS, Batch
 
-FEW_ROWS = 16  # a tensor core's; up to here a product takes its norm, bias, activation and residual along
 NARROW = 2048  # hidden size; a wider model's matrices take so long to read that a launch beside them hardly counts
 ALIGNED = 64  # rows of a matrix: with a count that no 64 divides, cuBLAS takes a kernel that is five times slower
-
-
-def fused_step_of(model: Model) -> FusedStep | None:
-    """Return the model's FusedStep on a GPU, None elsewhere and for a model that has_fused_step denies."""
-    return FusedStep(model) if model.device.type == "cuda" and has_fused_step(model) else None
 
 
 def has_fused_step(model: Model) -> bool:

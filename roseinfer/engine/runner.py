@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,16 +18,18 @@ from roseinfer.sampling import NO_TOKEN
 from roseinfer.sequence import Logprob, SamplingParams, Sequence
 from roseinfer.stage import PromptAttention
 
-from .batch import Batch, BatchBuffers, make_batch
+from .batch import FEW_ROWS, Batch, BatchBuffers, make_batch
 from .block_manager import BlockManager
 from .decode_graphs import Compute, DecodeGraphs
-from .fused_step import FEW_ROWS, fused_step_of
 from .kv_pool import KVPool
 from .logit_changes import LogitChanges, changed_rows, read_last_tokens
 from .logprobs import StepLogprobs, prompt_logprobs, step_logprobs
 from .sampler import Sampler
 from .step import Step, StepTokens, not_finite
 from .whole_step import WholeStep, whole_step_of
+
+if TYPE_CHECKING:
+    from .fused_step import FusedStep
 
 Where = tuple[Tensor, Tensor, Tensor, Tensor]  # slot_mapping, query_start, context_lens, block_tables
 
@@ -58,7 +61,7 @@ class Runner:
         self.attention = attention_for(model.device, in_one_launch=True)
         self.attended = torch.empty(max_num_tokens, c.num_heads, c.head_dim, dtype=model.dtype, device=model.device)
         self.whole = None if enforce_eager else self.whole_step()
-        self.fused = fused_step_of(model)
+        self.fused = self.fused_step()
         self.sampler = Sampler(max_num_rows, c.vocab_size, model.device)
         self.logit_changes = LogitChanges(c.eos_token_ids)
         has_graphs = model.device.type == "cuda" and not enforce_eager
@@ -67,6 +70,14 @@ class Runner:
     def whole_step(self) -> WholeStep | None:
         """Return the compiled function that computes a step, None where there is none for the model."""
         return whole_step_of(self.model, self.pool.memory)
+
+    def fused_step(self) -> FusedStep | None:
+        """Return what computes a step on a GPU in few launches, None elsewhere and for a model that is not known."""
+        if self.model.device.type != "cuda":
+            return None
+        from .fused_step import FusedStep, has_fused_step  # imports Triton, which takes a second
+
+        return FusedStep(self.model) if has_fused_step(self.model) else None
 
     def run(self, step: Step) -> list[int]:
         """Compute a step and return the token that follows each of step.chosen.

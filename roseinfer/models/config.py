@@ -29,9 +29,9 @@ class ModelConfig:
     wide. max_model_len is the number of positions the model has. eos_token_id is None where the model has none, and a
     tuple where several tokens end a text.
 
-    The fields from tie_embeddings on are settings of the Llama family; GPT-2 always ties, has every bias and learns its
-    positions. tie_embeddings: the output matrix is the token embedding. qkv_bias, o_bias: biases of the attention's
-    projections. qk_norm: an RMSNorm over each head of q and k. rope: how positions turn q and k.
+    tie_embeddings: the output matrix is the token embedding. The fields after it are settings of the Llama family;
+    GPT-2 has every bias and learns its positions. qkv_bias, o_bias: biases of the attention's projections. qk_norm: an
+    RMSNorm over each head of q and k. rope: how positions turn q and k.
     """
 
     architecture: str

@@ -96,12 +96,9 @@ def weights_from_gguf(
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield a GGUF file's tensors under our names and in our layout, one after another.
 
-    GPT-2's output matrix, which some files have beside the token embeddings that it is, is left out.
     read: GgufFile.computed, or another function that returns a tensor by its name in the file.
     """
-    for name, tensor in _family(config.architecture).read_weights(HfTensors(file, read), config):
-        if name != "lm_head.weight" or not config.tie_embeddings:
-            yield name, tensor
+    return _family(config.architecture).read_weights(HfTensors(file, read), config)
 
 
 def to_hf(model: Model) -> PreTrainedModel:

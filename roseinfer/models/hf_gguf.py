@@ -89,9 +89,9 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     for key, theirs in sizes.items():
         if (value := file.metadata.get(f"{name}.{key}")) is not None:
             config[theirs] = value
+    config["tie_word_embeddings"] = "output.weight" not in file.stored
     if name != "gpt2":
         _require_whole_heads(file, name, config)
-        config["tie_word_embeddings"] = "output.weight" not in file.stored
         config["rope_scaling"] = _rope_scaling(file, name, config)
         if name == "llama":
             config["attention_bias"] = "blk.0.attn_q.bias" in file.stored

@@ -25,7 +25,6 @@ FIXED_SETTINGS: dict[str, tuple[Any, ...]] = {
     "scale_attn_by_inverse_layer_idx": (False,),
     "reorder_and_upcast_attn": (False,),
     "add_cross_attention": (False,),
-    "tie_word_embeddings": (True,),
     "is_causal": (True,),
 }
 # Other names of the same sizes: transformers reads both, and the last one wins.
@@ -57,6 +56,7 @@ def read_config(hf: dict[str, Any]) -> ModelConfig:
         max_model_len=hf["n_positions"],
         norm_eps=hf.get("layer_norm_epsilon", 1e-5),
         eos_token_id=hf["eos_token_id"],
+        tie_embeddings=hf.get("tie_word_embeddings", True),
     )
 
 
@@ -73,6 +73,7 @@ def write_config(c: ModelConfig) -> GPT2Config:
         layer_norm_epsilon=c.norm_eps,
         bos_token_id=next(iter(c.eos_token_ids), None),
         eos_token_id=write_eos(c),
+        tie_word_embeddings=c.tie_embeddings,
     )
 
 
@@ -84,6 +85,8 @@ def read_weights(tensors: Mapping[str, Tensor], config: ModelConfig) -> Iterator
 
 def write_weights(model: Model) -> dict[str, Tensor]:
     return {
-        f"transformer.{name}": (w.t().contiguous() if name.endswith(TRANSPOSED) else w.clone())
+        name if name.startswith("lm_head") else f"transformer.{name}": (
+            w.t().contiguous() if name.endswith(TRANSPOSED) else w.clone()
+        )
         for name, w in model.state_dict().items()
     }

@@ -150,7 +150,7 @@ def _join_tied(weights: dict[str, Tensor], model: Model) -> None:
     if output is not None and not torch.equal(output, weights.setdefault(tied, output)):
         raise ValueError(
             f"config.json ties the output matrix to {tied}, and the file's lm_head.weight is another: "
-            "tie_word_embeddings=false uses it (not in GPT-2, which always ties)"
+            "tie_word_embeddings=false uses it"
         )
 
 

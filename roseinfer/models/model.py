@@ -57,7 +57,8 @@ class Model(nn.Module, ABC):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.register_module("lm_head", None)
+        output = None if config.tie_embeddings else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.register_module("lm_head", output)
 
     @property
     @abstractmethod

@@ -183,7 +183,7 @@ def step_terms(config: ModelConfig, dtype: torch.dtype, positions: int = 1) -> S
     """
     _check(config, "positions", [1])
     output = config.vocab_size * config.hidden_size
-    rows = positions if config.architecture == "gpt2" else int(not config.tie_embeddings)
+    rows = (positions if config.architecture == "gpt2" else 0) + (not config.tie_embeddings)
     return StepTerms(
         weight_bytes=(_matrix_weights(config) + _vector_weights(config) + rows * config.hidden_size) * dtype.itemsize,
         kv_bytes=2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize,

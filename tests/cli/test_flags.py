@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 import pytest
 
 from roseinfer.arrivals import Range
+from roseinfer.bench.settings import Offline
 from roseinfer.cli.command import Parser
 from roseinfer.cli.flags import add_flags, given_fields, refuse_changed, settings_of
 from roseinfer.cli.main import parser
@@ -59,6 +60,13 @@ def test_what_is_typed_becomes_the_fields():
     _, given = parsed("--sizes 2,4 --token-lens 3-9 --shares 0.5 --seed 1")
     settings = settings_of(Settings, given)
     assert settings == Settings(sizes=[2, 4], lens=(3, 9), shares=[0.5], seed=1)
+
+
+def test_a_list_of_names_may_be_none():
+    given = parser().parse_args("bench offline --model a.gguf --dtype none --quantization stored".split())
+    assert settings_of(Offline, given).precisions == ["stored"]
+    with pytest.raises(ValueError, match="precisions must be a list with each value once, got"):
+        settings_of(Offline, parser().parse_args("bench offline --dtype none".split()))
 
 
 def test_a_flag_that_was_changed_without_effect_is_refused():

@@ -14,8 +14,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from roseinfer.bench.ladder import mixed_prompts
 from roseinfer.drive import drive
+from roseinfer.engine.batch import FEW_ROWS
 from roseinfer.engine.engine import Engine
-from roseinfer.engine.fused_step import ALIGNED, FEW_ROWS, FusedStep, has_fused_step
+from roseinfer.engine.fused_step import ALIGNED, FusedStep, has_fused_step
 from roseinfer.engine.runner import Runner
 from roseinfer.kernels.triton_mode import INTERPRETER
 from roseinfer.models import GPT2, load_model

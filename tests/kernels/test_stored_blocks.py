@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import gguf
 import numpy as np
 import pytest
@@ -15,7 +11,6 @@ from gguf import GGMLQuantizationType as Kind
 from roseinfer.kernels.linear_in_tiles import linear_in_tiles
 from roseinfer.kernels.quantized_layout import STORED, stored_tiles
 from roseinfer.kernels.rows_numba import embedded
-from roseinfer.paths import ROOT
 
 pytestmark = pytest.mark.slow  # each kind is compiled
 
@@ -56,20 +51,3 @@ def test_rows_of_numbers_become_float32():
     ids = torch.tensor([0, 39, 3])
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         assert torch.equal(embedded(ids, table.to(dtype), 24), table.to(dtype)[ids].float())
-
-
-@pytest.mark.skipif(sys.platform == "darwin", reason="it is a processor of another kind")
-@pytest.mark.parametrize(
-    ("file", "which"),
-    [
-        ("kernels/test_stored_blocks.py", "product_is or rows_are"),
-        pytest.param("models/test_gguf.py", "as_they_are_stored and Q4_1 and qwen2", marks=pytest.mark.nightly),
-    ],
-    ids=["products", "tokens"],
-)
-def test_a_cpu_that_has_avx2_alone_computes_the_same(file, which):
-    """Numba compiles for a Haswell there, whatever this CPU is, and PyTorch takes its code for AVX2."""
-    older = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "", "ATEN_CPU_CAPABILITY": "avx2"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(ROOT / "tests" / file), "-k", which]
-    said = subprocess.run(command, cwd=ROOT, env=os.environ | older, capture_output=True, text=True)
-    assert said.returncode == 0, said.stdout

@@ -1,4 +1,4 @@
-"""Products in float32 and bfloat16: every value at its place, every shape, and other processors."""
+"""Products in float32 and bfloat16: every value at its place, every shape, and no registers of AMX."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
-from other_processors import run_as
 
 from roseinfer.kernels import amx_numba, tiled_numba
 from roseinfer.kernels.linear_in_tiles import linear_in_tiles
@@ -64,29 +63,6 @@ def test_it_is_the_product(num_rows, depth, dtype):
         assert result.dtype == dtype and result.shape == (count, num_rows)
         close = {torch.float32: 1e-4, torch.bfloat16: 0.02}[dtype]
         torch.testing.assert_close(result.double(), wanted, rtol=close, atol=close * depth**0.5)
-
-
-PROCESSORS = {"AVX2": ("haswell", "+avx2,+fma"), "SSE": ("x86-64", "")}
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "darwin", reason="these are processors of another kind")
-@pytest.mark.parametrize("processor", ["AVX2", pytest.param("SSE", marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_other_processors_multiply_too(processor, dtype, tmp_path):
-    name, features = PROCESSORS[processor]
-    weight, bias = layer(70, 600, dtype)
-    x = torch.randn(ROWS[dtype] + 1, 600).to(dtype)
-    torch.save((x, weight, bias), tmp_path / "in.pt")
-    code = (
-        "import torch; from roseinfer.kernels.linear_in_tiles import linear_in_tiles\n"
-        "from roseinfer.kernels.tiled_numba import tiles\n"
-        f"x, weight, bias = torch.load({str(tmp_path / 'in.pt')!r})\n"
-        f"torch.save(linear_in_tiles(x, tiles(weight), bias, len(weight)), {str(tmp_path / 'out.pt')!r})"
-    )
-    run_as(processor, name, features, code, tmp_path)
-    close = {torch.float32: 1e-4, torch.bfloat16: 0.02}[dtype]
-    torch.testing.assert_close(torch.load(tmp_path / "out.pt"), product(x, weight, bias), rtol=close, atol=close * 25)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import sys
 from dataclasses import replace
+from itertools import product
 
 import gguf
 import pytest
@@ -13,6 +14,7 @@ from fresh_python import printed_by
 from gguf_writing import write_gguf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import in_every_run
 
 from roseinfer import LLM, SamplingParams
 from roseinfer.kernels.quantized_layout import STORED
@@ -54,6 +56,7 @@ CONFIGS = {
     "qwen2": ModelConfig("qwen2", **SHAPE, rope=Rope(), qkv_bias=True),
     "qwen3": ModelConfig("qwen3", **SHAPE | {"head_dim": 128}, rope=Rope(), qk_norm=True),
     "gpt2": ModelConfig("gpt2", **SHAPE | {"num_kv_heads": 4}),
+    "gpt2, untied": ModelConfig("gpt2", **SHAPE | {"num_kv_heads": 4}, tie_embeddings=False),
 }
 FAMILIES = pytest.mark.parametrize("family", CONFIGS)
 KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1")
@@ -79,9 +82,13 @@ def test_a_file_is_the_model_that_was_written(family, tmp_path):
         assert torch.equal(found, wanted), name
 
 
+# Every kind of numbers in one family, and every family in one kind.
+LOGITS = {f"{family}, {kind}": (family, kind) for family, kind in product(CONFIGS, KINDS) if family != "llama 3.1"}
+DAILY_LOGITS = [name for name, (family, kind) in LOGITS.items() if family == "llama" or kind == "Q4_1"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("family", [name for name in CONFIGS if name != "llama 3.1"])
+@pytest.mark.parametrize(("family", "kind"), in_every_run(LOGITS, DAILY_LOGITS))
 def test_logits_are_those_that_transformers_computes_from_the_file(family, kind, tmp_path):
     """transformers leaves out how Llama 3.1's file stretches positions, so that one is held to what was written."""
     from transformers import AutoModelForCausalLM
@@ -97,14 +104,19 @@ def sizes_of(path):
     return PlannedEngine(model=str(path), num_blocks=16).sizes()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1", "Q5_1", "F16", "BF16"])
-@FAMILIES
-def test_matrices_as_they_are_stored_give_the_same_logits_and_tokens(family, kind, tmp_path):
-    """An LLM keeps the blocks of the first three, and computes a step in one call where all layers have one kind.
+AS_STORED = {
+    f"{family}, {kind}": (family, kind)
+    for family, kind in product(CONFIGS, ("Q8_0", "Q4_0", "Q4_1", "Q5_1", "F16", "BF16"))
+}
 
-    So it does with token embeddings, of which those in 16 bits stay as they are, too.
-    """
+
+DAILY_AS_STORED = [name for name, (family, kind) in AS_STORED.items() if family == "llama" or kind == "Q4_1"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "kind"), in_every_run(AS_STORED, DAILY_AS_STORED))
+def test_matrices_as_they_are_stored_give_the_same_logits(family, kind, tmp_path):
+    """Blocks of the first three kinds stay, and token embeddings in 16 bits, too."""
     path = write_gguf(drawn(family), tmp_path / "model.gguf", kind)
     computed, stored = load_model(str(path)), load_as_stored(path)
     torch.testing.assert_close(reference_logits(stored, IDS), reference_logits(computed, IDS), rtol=1e-5, atol=1e-5)
@@ -112,6 +124,17 @@ def test_matrices_as_they_are_stored_give_the_same_logits_and_tokens(family, kin
     table = stored.token_embedding.weight
     assert (table is getattr(stored.lm_head, "weight", None)) == (kind in STORED and stored.config.tie_embeddings)
     assert table.nbytes == GgufFile(path).stored["token_embd.weight"].nbytes or kind == "Q5_1"
+
+
+# A step in one call is compiled for half a minute for each kind, and has the products that tests/kernels/ try alone.
+ONE_KIND = [name for name, (_, kind) in AS_STORED.items() if kind == "Q4_1"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "kind"), in_every_run(AS_STORED, ONE_KIND))
+def test_an_llm_of_matrices_as_they_are_stored_gives_the_same_tokens(family, kind, tmp_path):
+    path = write_gguf(drawn(family), tmp_path / "model.gguf", kind)
+    computed = load_model(str(path))
     with LLM(str(path), device="cpu", num_kvcache_blocks=16) as llm:
         assert held_bytes(llm.engine.model) == sizes_of(path).weight_bytes
         assert held_bytes(llm.engine.model) < held_bytes(computed) or kind not in STORED
@@ -156,7 +179,7 @@ def test_a_load_needs_memory_for_the_file_and_its_matrices_once():
 def test_a_dtype_or_a_quantization_computes_the_matrices(tmp_path):
     path = str(write_gguf(drawn("llama"), tmp_path / "model.gguf", "Q8_0"))
     for settings_, layout in (({"dtype": "float32"}, TiledLinear), ({"quantization": "int8"}, Int8Linear)):
-        with LLM(path, device="cpu", num_kvcache_blocks=8, **settings_) as llm:
+        with LLM(path, device="cpu", num_kvcache_blocks=8, enforce_eager=True, **settings_) as llm:
             assert type(llm.engine.model.parts[0].qkv) is layout
 
 
@@ -171,7 +194,7 @@ def test_texts_by_the_files_own_tokenizer_up_to_its_end_token(tmp_path):
     path = str(write_gguf(drawn("llama"), tmp_path / "model.gguf"))
     tokenizer = load_tokenizer(path)
     assert tokenizer.encode("a ab<end>").tokens == ["a", "Ġa", "b", "<end>"]
-    llm = LLM(path, device="cpu", num_kvcache_blocks=8)
+    llm = LLM(path, device="cpu", num_kvcache_blocks=8, enforce_eager=True)
     [output] = llm.generate([IDS], SamplingParams(max_tokens=6, temperature=0))
     assert output.outputs[0].token_ids == reference_generate(load_model(path), [IDS], 6)[0]
 
@@ -265,7 +288,8 @@ def small_file(tmp_path_factory):
     return write_gguf(drawn("gpt2"), tmp_path_factory.mktemp("gguf") / "model.gguf").read_bytes()
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_a_strangers_file_is_refused_without_a_large_allocation(small_file, tmp_path_factory, data):
     """Cut anywhere, or with eight bytes of the header replaced: one ValueError, or a model of the file's own sizes."""

@@ -143,6 +143,7 @@ def test_kinds_and_scores_that_are_refused(tmp_path):
 # The real model, and the real llama.cpp
 
 
+@pytest.mark.slow
 def test_smollm2_has_digits_alone():
     tokenizer = load_tokenizer("smollm2")
     assert tokenizer.encode("a  12 3").tokens == ["a", "ĠĠ", "1", "2", "Ġ", "3"]
@@ -154,7 +155,8 @@ def test_smollm2_has_digits_alone():
 
 @pytest.mark.slow
 def test_transformers_is_not_imported_for_it():
-    code = "import sys; from roseinfer import LLM; LLM('smollm2', device='cpu', num_kvcache_blocks=1, max_model_len=64)"
+    given = "device='cpu', num_kvcache_blocks=1, max_model_len=64, enforce_eager=True"
+    code = f"import sys; from roseinfer import LLM; LLM('smollm2', {given})"
     assert printed_by(f"{code}; print('transformers' in sys.modules)") == "False\n"
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from folders import assert_refused, edit_config, edit_tensors
-from oracles import assert_logits_close, small_llama, small_model
+from oracles import assert_logits_close
 from transformers import AutoModelForCausalLM
 from transformers.activations import ACT2FN
 
-from roseinfer.models import Model, load_model, to_hf
+from roseinfer.models import load_model
 from roseinfer.models.hf import FAMILIES
 from roseinfer.reference import reference_logits
 
@@ -19,15 +19,6 @@ EMBEDDING = {"gpt2": "transformer.wte.weight"} | dict.fromkeys(FAMILIES.keys() -
 OWN = {"gpt2": torch.nn.GELU(approximate="tanh")} | dict.fromkeys(FAMILIES.keys() - {"gpt2"}, torch.nn.SiLU())
 KEY = {"gpt2": "activation_function"} | dict.fromkeys(FAMILIES.keys() - {"gpt2"}, "hidden_act")
 PROMPT = [1, 5, 3, 7]
-
-
-def tied_model(family: str) -> Model:
-    return small_model() if family == "gpt2" else small_llama(family, tie_embeddings=True)
-
-
-def saved(family: str, folder: Path) -> Path:
-    to_hf(tied_model(family)).save_pretrained(folder)
-    return folder
 
 
 def assert_answers_as_transformers(folder: Path) -> None:
@@ -39,7 +30,7 @@ def assert_answers_as_transformers(folder: Path) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("names", ["embedding", "output", "both"])
-def test_a_tied_matrix_may_have_either_name(tmp_path, family, names):
+def test_a_tied_matrix_may_have_either_name(saved, tmp_path, family, names):
     folder, embedding = saved(family, tmp_path / "model"), EMBEDDING[family]
     wanted = load_model(str(folder)).state_dict()
 
@@ -55,7 +46,33 @@ def test_a_tied_matrix_may_have_either_name(tmp_path, family, names):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_tied_matrix_under_no_name_is_missing(tmp_path, family):
+def test_an_output_matrix_of_its_own_is_used_or_refused(saved, tmp_path, family):
+    folder, embedding = saved(family, tmp_path / "model"), EMBEDDING[family]
+    for change in (lambda matrix: matrix[:-1].clone(), torch.neg):
+        edit_tensors(folder, lambda t, change=change: t.update({"lm_head.weight": change(t[embedding])}))
+        assert_refused(folder, "lm_head.weight is another: tie_word_embeddings=false uses it")
+    edit_config(folder, tie_word_embeddings=False)
+    assert_answers_as_transformers(folder)
+
+
+@pytest.mark.parametrize(
+    ("family", "more"),
+    [
+        ("gpt2", {"transformer.h.0.attn.bias": torch.ones(1, 1, 4, 4), "h.1.attn.masked_bias": torch.ones(1)}),
+        ("qwen2", {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)}),
+    ],
+    ids=["masks", "frequencies"],
+)
+def test_what_old_checkpoints_hold_besides_weights_is_passed_over(saved, tmp_path, family, more):
+    folder = saved(family, tmp_path / "model")
+    wanted = load_model(str(folder)).state_dict()
+    edit_tensors(folder, lambda tensors: tensors.update(more))
+    found = load_model(str(folder)).state_dict()
+    assert found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_tied_matrix_under_no_name_is_missing(saved, tmp_path, family):
     folder = saved(family, tmp_path / "model")
     edit_tensors(folder, lambda tensors: tensors.pop(EMBEDDING[family]))
     assert_refused(folder, f"1 weight is missing, first {EMBEDDING[family].split('.', 1)[1]}")
@@ -63,7 +80,7 @@ def test_a_tied_matrix_under_no_name_is_missing(tmp_path, family):
 
 @pytest.mark.parametrize("name", sorted(ACT2FN.keys() - {"prelu", "xielu"}))  # these two have weights
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_an_activation_is_accepted_exactly_if_it_is_the_same_function(tmp_path, family, name):
+def test_an_activation_is_accepted_exactly_if_it_is_the_same_function(saved, tmp_path, family, name):
     x = torch.linspace(-20, 20, 4001, dtype=torch.float64)
     is_same = torch.allclose(ACT2FN[name](x), OWN[family](x), rtol=0, atol=1e-11)
     folder = saved(family, tmp_path / "model")
@@ -76,7 +93,7 @@ def test_an_activation_is_accepted_exactly_if_it_is_the_same_function(tmp_path, 
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_name_that_transformers_does_not_have_is_refused(tmp_path, family):
+def test_a_name_that_transformers_does_not_have_is_refused(saved, tmp_path, family):
     folder = saved(family, tmp_path / "model")
     edit_config(folder, **{KEY[family]: "prelu"})
     first = FAMILIES[family].FIXED_SETTINGS[KEY[family]][0]

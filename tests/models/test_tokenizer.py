@@ -145,7 +145,9 @@ def test_added_tokens_of_the_config_alone_are_tokens(tmp_path):
     ("files", "message"),
     [
         ({}, "tokenizer.json does not exist"),
+        ({"tokenizer.json": ""}, "tokenizer.json is not a tokenizer: "),
         ({"tokenizer.json": "{}"}, "tokenizer.json is not a tokenizer: "),
+        ({"tokenizer.json": '{"model": 3}'}, "tokenizer.json is not a tokenizer: "),
         ({"tokenizer.json": "\x00"}, "tokenizer.json is not a tokenizer: "),
         ({"tokenizer.json": None, "tokenizer_config.json": "["}, "tokenizer.json is not a tokenizer: "),
         (
@@ -153,7 +155,7 @@ def test_added_tokens_of_the_config_alone_are_tokens(tmp_path):
             "tokenizer_class ByT5Tokenizer does not use tokenizer.json, and is not supported",
         ),
     ],
-    ids=["none", "empty", "no-json", "config", "python"],
+    ids=["none", "empty", "nothing-in-it", "no-model", "no-json", "config", "python"],
 )
 def test_a_folder_without_a_tokenizer_is_one_error(tmp_path, files, message):
     for name, text in files.items():

@@ -10,10 +10,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from roseinfer.cli.command import Failed, require_folder
 from roseinfer.cli.repository import stages_package
+
+if TYPE_CHECKING:
+    from roseinfer.kernels.aot import Program
 
 EXAMPLES = ("roseinfer aot", "roseinfer aot --module paged_triton --out data/kernels")
 MODULES = ("s07_triton_paged", "paged_triton", "fused_triton")
@@ -28,7 +33,7 @@ def run(args: argparse.Namespace) -> int | None:
     if args.out:
         require_folder("--out", args.out)
     from roseinfer.kernels import triton_mode
-    from roseinfer.kernels.aot import flat_programs, fused_programs, rows, stage07_programs
+    from roseinfer.kernels.aot import rows
 
     if triton_mode.language() is None:
         raise Failed(triton_mode.unavailable())
@@ -41,16 +46,21 @@ def run(args: argparse.Namespace) -> int | None:
     import triton
 
     for module in [args.module] if args.module else MODULES:
-        if module == "s07_triton_paged":
-            programs = stage07_programs(stages_package().s07_triton_paged)
-        else:
-            programs = flat_programs() if module == "paged_triton" else fused_programs()
         print(module, flush=True)
         found = []
-        for row in rows(programs):
+        for row in rows(programs_of(module)):
             print("  ".join(f"{name} {value}" for name, value in row.items() if value is not None), flush=True)
             found.append(row)
         if args.out:
             text = json.dumps({"triton": triton.__version__, "rows": found}, indent=1)
             (args.out / f"{module}.json").write_text(text + "\n", encoding="utf-8")
     return None
+
+
+def programs_of(module: str) -> Iterator[Program]:
+    """Return the programs of one of MODULES."""
+    from roseinfer.kernels.aot import flat_programs, fused_programs, stage07_programs
+
+    if module == "s07_triton_paged":
+        return stage07_programs(stages_package().s07_triton_paged)
+    return flat_programs() if module == "paged_triton" else fused_programs()
