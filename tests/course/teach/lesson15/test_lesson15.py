@@ -94,26 +94,10 @@ test_wrong_plans = wrong_answers(
 )
 
 
-def in_a_loop(n, found, size):
-    cached = shared = 0
-    for is_there in found:
-        if not is_there:
-            break
-        cached += size
-    if cached == n:
-        cached -= 1
-    while (shared + 1) * size <= cached:
-        shared += 1
-    new, room = 0, shared * size
-    while room < n:
-        new, room = new + 1, room + size
-    return [cached, shared, new]
-
-
 test_right_plans = right_answers(
     "15.2",
     {
-        "a loop, a list": in_a_loop,
+        "a list": lambda *case: list(right_plan(*case)),
         "an array": lambda *case: np.array(right_plan(*case)),
     },
 )

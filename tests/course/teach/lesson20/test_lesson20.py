@@ -151,6 +151,7 @@ test_right_servers = right_answers("20.1", {"a condition": WithACondition, "look
 # 20.2
 
 RANK = "ttfts[math.ceil(0.99 * len(ttfts)) - 1]"
+quality = solution("20.2")
 INTERPOLATED = "(statistics.quantiles([*ttfts, *ttfts], n=100, method='inclusive')[98])"
 
 test_wrong_qualities = wrong_answers(
@@ -180,17 +181,7 @@ def with_loops(records, ttft_limit, tpot_limit):
     return [num / (end - begin), good / (end - begin), good / len(records), sorted(ttfts)[-(-99 * num // 100) - 1]]
 
 
-def by_ranks(records, ttft_limit, tpot_limit):
-    """p99: the least TTFT that 99% do not exceed."""
-    done = [r for r in records if r.how == "complete"]
-    ttfts = [r.first - r.arrival for r in done]
-    p99 = min(t for t in ttfts if 100 * sum(other <= t for other in ttfts) >= 99 * len(ttfts))
-    seconds = max(r.last or 0 for r in records) - min(r.arrival for r in records)
-    good = sum(r.first <= r.arrival + ttft_limit and r.last <= r.first + tpot_limit * (r.tokens - 1) for r in done)
-    return len(done) / seconds, good / seconds, good / len(records), p99
-
-
-test_right_qualities = right_answers("20.2", {"loops": with_loops, "ranks": by_ranks})
+test_right_qualities = right_answers("20.2", {"loops": with_loops, "an array": lambda *case: np.array(quality(*case))})
 
 
 # 20.3
