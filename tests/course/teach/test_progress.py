@@ -108,6 +108,7 @@ def test_a_reset_starts_again_and_keeps_the_old_file(record):
     assert "Started again" not in teach.progress(reset=True).to_html(), "there was nothing to reset"
 
 
+@pytest.mark.nightly  # each look at the record reads the file again, as in the tests above
 def test_a_restart_of_the_kernel_forgets_nothing(record):
     code = "from course import teach; teach.check('00.1', lambda p, n: (sum(p + i for i in range(n)), p + n - 1))"
     subprocess.run([sys.executable, "-c", code], check=True)

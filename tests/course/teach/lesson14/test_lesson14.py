@@ -6,6 +6,7 @@ from functools import partial
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from wrong_answers import right_answers, wrong_answers
 
 from course.teach.exercises.solutions import solution
@@ -157,6 +158,8 @@ test_wrong_schedulers = wrong_answers(
             piece_with({"self.max_num_batched_tokens - len(seqs)": "self.max_num_batched_tokens"}),
             "a step computed 4 tokens, max_num_batched_tokens=3",
         ),
+        "another name": (piece_with({"def make_room(": "def make_rooms("}), "write make_room too"),
+        "no scheduler": (FusedStep, "expected a subclass of TokenBudget, got a subclass of OneTable"),
         "blocks of an aborted one": (
             piece_with({f"{HELD}        seq.fin": "        seq.fin"}),
             "has ended (abort), and still holds blocks",
@@ -168,14 +171,15 @@ test_wrong_schedulers = wrong_answers(
             "has ended (length), and still holds",
         ),
         "counted twice": (piece_with({"cached_tokens += n": "cached_tokens += 2 * n"}), "is broken"),
-        "another name": (piece_with({"def make_room(": "def make_rooms("}), "write make_room too"),
-        "no scheduler": (FusedStep, "expected a subclass of TokenBudget, got a subclass of OneTable"),
     },
 )
-test_right_schedulers = right_answers(
-    "14.5",
-    {
-        "preempted goes last": piece_with({"self.waiting.appendleft(seq)": "self.waiting.append(seq)"}),
-        "oldest first": piece_with({"self.preempt(self.running[-1])": "self.preempt(self.running[0])"}),
-    },
+# At night: the notebook's solution is judged in every run.
+test_right_schedulers = pytest.mark.nightly(
+    right_answers(
+        "14.5",
+        {
+            "preempted goes last": piece_with({"self.waiting.appendleft(seq)": "self.waiting.append(seq)"}),
+            "oldest first": piece_with({"self.preempt(self.running[-1])": "self.preempt(self.running[0])"}),
+        },
+    )
 )

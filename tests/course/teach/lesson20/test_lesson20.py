@@ -13,7 +13,21 @@ from wrong_answers import right_answers, wrong_answers
 
 from course.teach import check
 from course.teach.exercises.solutions import solution
+from course.teach.lesson20 import server_checks, virtual_clock
 from course.teach.lesson20.virtual_clock import START, VirtualLoop
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """The checkers wait for less than the seconds that they give to a learner."""
+    monkeypatch.setattr(virtual_clock, "LONGEST", 0.3)
+    monkeypatch.setattr(server_checks, "SECONDS", 1.0)
+
+
+def waiting(test):
+    """A test whose checker waits until it gives up."""
+    return pytest.mark.slow(pytest.mark.usefixtures("impatient")(test))
+
 
 # 20.1
 
@@ -52,7 +66,7 @@ test_wrong_servers = wrong_answers(
         "no class": (3, "expected a class, got 3"),
     },
 )  # fmt: skip
-test_servers_that_let_clients_wait = pytest.mark.slow(  # the checker waits for 2 to 4 s
+test_servers_that_let_clients_wait = waiting(
     wrong_answers(
         "20.1",
         {
@@ -239,7 +253,7 @@ test_wrong_loops = wrong_answers(
         "eight at a time": (eight_at_a_time, "sent: you return"),
     },
 )
-test_loops_that_hold_up_all = pytest.mark.slow(  # the checker waits for 2 s
+test_loops_that_hold_up_all = waiting(
     wrong_answers(
         "20.3",
         {
