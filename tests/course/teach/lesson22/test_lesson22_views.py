@@ -149,8 +149,8 @@ def test_a_policy_tuned_to_one_workload_loses_on_another():
         def key(self, seq):
             return 0 if 48 <= seq.num_prompt_tokens <= 72 else 1
 
-    shown = teach.compare_policies({"first come": "fcfs", "tuned": Tuned()}, ["mixed", "turned"], num_runs=2)
+    shown = teach.compare_policies({"first come": "fcfs", "tuned": Tuned()}, ["mixed", "turned"], num_runs=4)
     counts = {(row.workload, row.policy): row.steps for row in shown.df.itertuples()}
-    assert counts["mixed", "first come"] == (112 + 128) / 2
+    assert counts["mixed", "first come"] == (112 + 128 + 100 + 104) / 4
     assert counts["mixed", "tuned"] < counts["mixed", "first come"]
     assert counts["turned", "tuned"] > counts["turned", "first come"]
