@@ -123,11 +123,11 @@ def test_recorded_online_runs_are_charts_and_change_no_text(tmp_path):
     assert "shown here once there is a run" in nothing.to_html()
     sizes = {"num_requests": 2, "scale": 1, "prompt_lens": (4, 4), "output_lens": (2, 2), "max_num_seqs": 2}
     (tmp_path / "online").mkdir()
-    result = json.loads(
-        online(Online(**sizes, contenders=["engine"], budgets=[8, 4], repeats=1, device="cpu")).to_json()
-    )
-    for name, rows in (("mine", result["rows"]), ("a point is no curve", result["rows"][:1])):
-        (tmp_path / "online" / f"{name}.json").write_text(json.dumps(result | {"rows": rows}), encoding="utf-8")
+    setting = Online(**sizes, contenders=["engine"], budgets=[8, 4], repeats=1, device="cpu")
+    result = json.loads(online(setting).to_json())
+    for name, budgets in (("mine", [8, 4]), ("a point is no curve", [8])):
+        run = result | {"arguments": result["arguments"] | {"budgets": budgets}}
+        (tmp_path / "online" / f"{name}.json").write_text(json.dumps(run), encoding="utf-8")
     found = teach.recorded_online(tmp_path)
     assert (
         repr(found)
