@@ -9,8 +9,6 @@ from wrong_answers import right_answers, wrong_answers
 from course.teach.exercises.solutions import solution
 from stages import FewLaunches, Graphs
 
-in_interpreter = [pytest.mark.slow, pytest.mark.needs_triton]
-
 # 23.1
 
 
@@ -130,10 +128,6 @@ test_a_right_norm = accepted(
         ),
     },
 )
-for test in (test_a_wrong_product, test_a_right_product, test_a_wrong_norm, test_a_right_norm):
-    for mark in in_interpreter:
-        mark(test)
-
 
 # 23.4
 
