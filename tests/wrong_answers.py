@@ -19,9 +19,10 @@ from course.teach.exercises.exercise import find
 
 # Each answer is compiled, run in a process of its own, put as a query, or judged by long runs.
 PIECES = ("05.4", "10.4", "11.5", "14.5", "15.5")
+KERNELS = ("23.2", "23.3", *(f"a3.{number}" for number in range(1, 10)))
 SLOW = (*PIECES, "00.2", "02.2", "08.3", "18.1", "19.3", "22.4", "23.4", "a2.1", "a2.2")
 # Each answer is judged by runs of seconds: the first ones are tried in every run, the others at night.
-LONG = (*PIECES, "07.2", "08.4", "13.3", "15.4", "16.4", "22.4")
+LONG = (*PIECES, *KERNELS, "07.2", "08.4", "13.3", "14.4", "15.4", "16.4", "22.4", "23.4")
 FIRST = 3
 LESSON_TESTS = Path(__file__).parent / "course" / "teach"
 

@@ -56,7 +56,6 @@ from .lesson15.tree_run import record_tree
 from .lesson16.lane_charts import draw_lanes, draw_lanes_by
 from .lesson16.step_lanes import Speeds, record_lanes
 from .lesson17.aborted_run import serve_aborting
-from .lesson17.order_race import race_orders, step_cost
 from .lesson17.policy_charts import draw_times, draw_who_waits
 from .lesson17.queue_order import order_queue
 from .lesson17.simulated_run import simulate

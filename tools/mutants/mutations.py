@@ -121,7 +121,7 @@ def _bodies(tree: ast.Module) -> list[list[ast.stmt]]:
 def _with(tree: ast.Module, slot: Slot, new: ast.AST | None) -> Iterator[str]:
     old = _get(slot)
     _set(slot, new)
-    yield ast.unparse(ast.fix_missing_locations(tree))
+    yield ast.unparse(tree)
     _set(slot, old)
 
 
@@ -243,7 +243,7 @@ def _with_other_bodies(tree: ast.Module, body: list[ast.stmt]) -> Iterator[str]:
             continue
         for others in _in_place_of(statement):
             body[i : i + 1] = others or ([] if len(before) > 1 else [ast.Pass()])
-            yield ast.unparse(ast.fix_missing_locations(tree))
+            yield ast.unparse(tree)
             body[:] = before
 
 
@@ -253,7 +253,7 @@ def _in_place_of(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
         case ast.AugAssign(target=target, op=op, value=value):
             for other in OPERATORS.get(type(op), ()):
                 yield [ast.AugAssign(target, other(), value)]
-            yield [ast.Assign([target], value)]
+            yield [ast.Assign([target], value, lineno=0)]  # ast.unparse asks for it
         case ast.Break():
             yield [ast.Continue()]
         case ast.Continue():

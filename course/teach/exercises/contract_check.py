@@ -24,7 +24,8 @@ def require_contract(
     by_title = {promise.title: promise for promise in (*PROMISES, *QUEUE_PROMISES)}
     asked = [by_title[title] for title in titles] or promises_of(stage_class)
     left_out = [by_title[title] for title in without]
-    report = report_on(stage_class, [promise for promise in asked if promise not in left_out], quick=True)
+    chosen = [promise for promise in asked if promise not in left_out]
+    report = report_on(stage_class, chosen, until_broken=True, quick=True)
     if report.broken:
         first = report.broken[0]
         why = f"({first.promise.why}) is broken: {report.message(first)}"

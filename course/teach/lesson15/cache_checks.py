@@ -27,7 +27,7 @@ def require_policy(stage_class: type[Stage]) -> None:
     require_stage(stage_class, "PrefixCache", "block_key")
     base: type[Stage] = next(cls for cls in stage_class.__mro__ if cls.__module__.startswith("stages."))
     try:
-        mine, again, theirs = map(_num_computed, (stage_class, stage_class, base))
+        mine, again, theirs = _num_computed(stage_class), _num_computed(stage_class), _num_computed_by_the_course(base)
     except AssertionError as error:
         raise Wrong(
             f"{error}. Was a block with another text found for it? An evicted block must not be found any more"
@@ -64,6 +64,9 @@ def _num_computed(stage_class: type[Stage]) -> int:
             queue.step()
     queue.run_out()
     return computed - len(_prompts()) * (OUTPUT_LEN - 1)  # the last token of an output is never computed
+
+
+_num_computed_by_the_course = cache(_num_computed)
 
 
 @cache

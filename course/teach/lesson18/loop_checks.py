@@ -98,8 +98,11 @@ def _run_loops(
 
 
 def run_compiled(answer: Any, arrays: Arrays) -> None:
-    """Call a function compiled, by threads. Raises Wrong for what Numba refuses."""
-    compiled = njit(parallel=True, fastmath=SUMS)(getattr(answer, "py_func", answer))
+    """Call a function compiled. Raises Wrong for what Numba refuses.
+
+    Without threads, for which Numba would compile three times as long: its tasks have been tried in a drawn order.
+    """
+    compiled = njit(fastmath=SUMS)(getattr(answer, "py_func", answer))
     try:
         compiled(*arrays.values())
     except (NumbaError, ImportError) as error:  # np.dot wants SciPy

@@ -37,7 +37,9 @@ class Log:
     written_outside: set[str] = field(default_factory=set)
 
     def loop(self, *bounds: int) -> Iterator[int]:
-        """Stand in for prange: yield the tasks in a drawn order, or in their own."""
+        """Stand in for prange: yield the tasks in a drawn order, or in their own. Raises ValueError for other steps."""
+        if bounds[2:] not in ((), (1,)):
+            raise ValueError(f"prange counts in steps of 1 alone, got {bounds[2]}")
         tasks = list(range(*bounds))
         if self.task is not None:  # Numba runs an inner loop in turn
             yield from tasks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -106,37 +105,13 @@ def simulate_load(rate: float, seconds: float, admit: Admit | None = None) -> Si
     """
     count = round(rate * seconds)
     arrivals = poisson(count, rate, prompt_lens=PROMPT_LENS, output_lens=OUTPUT_LENS, seed=SEED)
-    rule = Rule(admit) if admit else None
-    cluster = Cluster(a_server(), StatedCost(), admit=rule.decide if rule else None)
-    if rule:
-        rule.cluster = cluster
+
+    def is_let_in(replica: Replica) -> bool:
+        assert admit is not None, "without a rule none is asked"
+        scheduler, ends = replica.scheduler, sorted(one.end for one in cluster.requests if one.times.has_ended)
+        num_free = SLOTS - len(scheduler.running)
+        return bool(admit(scheduler.num_waiting, num_free, ends[-RECENT_ENDS:], TTFT_LIMIT))
+
+    cluster = Cluster(a_server(), StatedCost(), admit=is_let_in if admit else None)
     cluster.run(list[Arrival](arrivals))
     return SimulatedLoad(rate, seconds, cluster.requests, len(cluster.refused))
-
-
-class Rule:
-    """A learner's admission rule, which is asked as a simulated request comes."""
-
-    cluster: Cluster
-
-    def __init__(self, admit: Admit) -> None:
-        self._admit = admit
-        self._running: deque[SimulatedRequest] = deque()
-        self._ends: list[float] = []
-        self._num_seen = 0
-
-    def decide(self, replica: Replica) -> bool:
-        """Decide whether a request that comes now is let in."""
-        self._note_ends()
-        scheduler = replica.scheduler
-        num_free = SLOTS - len(scheduler.running)
-        return bool(self._admit(scheduler.num_waiting, num_free, self._ends[-RECENT_ENDS:], TTFT_LIMIT))
-
-    def _note_ends(self) -> None:
-        """Note the answers that have ended since the last request came."""
-        requests = self.cluster.requests
-        self._running += requests[self._num_seen :]
-        self._num_seen = len(requests)
-        ended = [one for one in self._running if one.times.has_ended]
-        self._ends += sorted(one.end for one in ended)
-        self._running = deque(one for one in self._running if not one.times.has_ended)

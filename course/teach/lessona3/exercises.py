@@ -256,9 +256,14 @@ def _draw_matmul(rng: Random) -> Case:
     return rng.choice(SIDES), rng.choice(SIDES), rng.choice(SIDES)
 
 
+def _describe_matmul(rows: int, columns: int, inner: int, *tile: int) -> str:
+    tiles = inputs("ROWS", "COLUMNS", "INNER")(*tile) if tile else "tiles of 16"
+    return f"x [{rows}, {inner}] @ w [{inner}, {columns}], {tiles}"
+
+
 register_rung(
     RUNGS["a3.9"],
-    [(1, 1, 1), (16, 16, 16), (17, 33, 20), (33, 17, 50), *draw(_draw_matmul)],
+    [(1, 1, 1), (16, 16, 16), (17, 33, 20), (33, 17, 50), (33, 70, 100, 16, 32, 64), *draw(_draw_matmul)],
     {
         "only the first tiles along the inner dimension count: the loop goes to num_inner": {
             "range(0, num_inner,": "range(0, INNER,"
@@ -276,6 +281,6 @@ register_rung(
             "inner[:, None] * num_columns + column[None, :]": "column[None, :] * num_inner + inner[:, None]"
         },
     },
-    lambda rows, columns, inner: f"x [{rows}, {inner}] @ w [{inner}, {columns}], tiles of 16",
+    _describe_matmul,
     budget={"x": 1, "w": 1},
 )

@@ -101,14 +101,22 @@ def contract(
     return report_on(stage_class, quick=quick, device=device or this_device(), seconds=seconds)
 
 
-def report_on(stage_class: type[Stage], promises: Iterable[Promise] | None = None, **options: Any) -> ContractReport:
-    """Try a stage's promises under a bar. promises: None for all that fit it. options: those of check_promises."""
+def report_on(
+    stage_class: type[Stage], promises: Iterable[Promise] | None = None, until_broken: bool = False, **options: Any
+) -> ContractReport:
+    """Try a stage's promises under a bar.
+
+    promises: None for all that fit it. until_broken: none is tried after the first that is broken. options: those of
+    check_promises.
+    """
     chosen = [*(promises_of(stage_class) if promises is None else promises)]
     outcomes = []
     with progress_bar(f"promises of {stage_class.name}", total=len(chosen)) as done:
         for outcome in check_promises(stage_class, promises=chosen, **options):
             outcomes.append(outcome)
             done()
+            if until_broken and outcome.verdict == "broken":
+                break
     return ContractReport(stage_class, tuple(outcomes))
 
 

@@ -14,6 +14,12 @@ from roseinfer.kernels import triton_mode
 
 SOLUTIONS, OF_LESSON_23 = solutions_of("a3"), solutions_of("23")
 interpreted = pytest.mark.skipif(triton_mode.MODE != "interpret", reason="the interpreter's own ways")
+
+
+def in_interpreter(test: Callable) -> Callable:
+    return pytest.mark.slow(pytest.mark.needs_triton(interpreted(test)))
+
+
 Changes = tuple[str, str] | list[tuple[str, str]] | str  # one, several, or the whole body of the kernel
 
 
@@ -34,7 +40,7 @@ def head(source: str) -> str:
 def refused(exercise_id: str, cases: Mapping[str, tuple[Changes, str]]) -> Callable:
     """A test that each of these is refused with its message."""
 
-    @interpreted
+    @in_interpreter
     @wrong_cases(exercise_id, cases)
     def test(answer: Changes, message: str) -> None:
         assert_refused(exercise_id, kernel(exercise_id, answer), message)
@@ -45,7 +51,7 @@ def refused(exercise_id: str, cases: Mapping[str, tuple[Changes, str]]) -> Calla
 def accepted(exercise_id: str, cases: Mapping[str, Changes]) -> Callable:
     """A test that each of these passes."""
 
-    @interpreted
+    @in_interpreter
     @right_cases(exercise_id, cases)
     def test(answer: Changes) -> None:
         assert_accepted(exercise_id, kernel(exercise_id, answer))

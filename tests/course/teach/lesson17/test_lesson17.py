@@ -1,11 +1,15 @@
-"""Lesson 17, keys and aborts: wrong answers are told what is wrong, and other right ways pass."""
+"""Lesson 17: wrong answers are told what is wrong, and other right ways pass."""
 
 from __future__ import annotations
 
+import math
+import random
 from fractions import Fraction
 
 import numpy as np
 from wrong_answers import right_answers, wrong_answers
+
+from roseinfer.engine.policies import Policy
 
 
 def in_fields(base):
@@ -111,5 +115,157 @@ test_right_aborts = right_answers(
     {
         "backwards": aborting(lambda s, ids: named(s, ids)[::-1]),
         "id by id": id_by_id,
+    },
+)
+
+
+# 17.2
+
+
+def may_go(overtaken, bound):
+    stop = next((i for i, n in enumerate(overtaken) if n >= bound), len(overtaken) - 1)
+    return range(stop + 1)
+
+
+def shortest(lens, places):
+    return min(places, key=lambda i: lens[i])
+
+
+test_wrong_bounds = wrong_answers(
+    "17.2",
+    {
+        "nothing": (lambda lens, o, b: None, "got None"),
+        "the caller's list cut": (
+            lambda lens, o, b: (shortest(lens, may_go(o, b)), o.clear())[0],
+            "which is the caller's: make a copy",
+        ),
+        "six at most": (lambda lens, o, b: shortest(lens[:6], may_go(o[:6], b)), "you return"),
+        "bounds below 4": (lambda lens, o, b: shortest(lens, may_go(o, min(b, 3))), "you return"),
+        "all of them": (lambda lens, o, b: sorted(may_go(o, b), key=lambda i: lens[i]), "expected"),
+    },
+)
+
+
+def recursive(lens, overtaken, bound):
+    if len(lens) == 1 or overtaken[0] >= bound:
+        return 0
+    later = 1 + recursive(lens[1:], overtaken[1:], bound)
+    return later if lens[later] < lens[0] else 0
+
+
+def in_numpy(lens, overtaken, bound):
+    reached = np.array(overtaken) >= bound
+    closed = np.concatenate([[0], np.cumsum(reached)[:-1]]) > 0
+    return np.where(closed, 10**9, np.array(lens)).argmin()
+
+
+test_right_bounds = right_answers("17.2", {"recursive": recursive, "numpy": in_numpy})
+
+
+# 17.3
+
+
+class Known(Policy):
+    def check(self, params):
+        if not params.ignore_eos or params.stop_token_ids or params.stop:
+            raise ValueError("lengths must be known")
+
+
+def keyed(by, base=Known, **methods):
+    return type("MyPolicy", (base,), {"name": "mine", "key": lambda self, seq: by(seq), **methods})
+
+
+def left(seq):
+    return seq.max_len - len(seq)
+
+
+def only_the_end_token(self, params):
+    if not params.ignore_eos:
+        raise ValueError("lengths must be known")
+
+
+def of_all_rounds(self, waiting, room):
+    return min(range(len(waiting)), key=lambda i: left(waiting[i][-1]))
+
+
+def sorting(self, waiting, room):
+    waiting.sort(key=lambda place: (*place[:2], left(place[-1])))
+    return 0
+
+
+def shortest_left(self, waiting, room):
+    places = [i for i, place in enumerate(waiting) if place[:2] == waiting[0][:2]]
+    return min(places, key=lambda i: left(waiting[i][-1]))
+
+
+def new_ones_only(of_new, of_others):
+    return lambda seq: of_new(seq) if len(seq) == seq.num_prompt_tokens else of_others
+
+
+def greedy_only(self, params):
+    Known.check(self, params)
+    if params.temperature:
+        raise ValueError("greedy requests only")
+
+
+def refusing(is_refused):
+    def check(self, params):
+        Known.check(self, params)
+        if is_refused(params):
+            raise ValueError("not such a request")
+
+    return check
+
+
+test_wrong_policies = wrong_answers(
+    "17.3",
+    {
+        "first come": (keyed(lambda seq: 0), "key is the same for short and long outputs"),
+        "lengths in pick": (
+            keyed(lambda seq: 0, base=Policy, pick=shortest_left),
+            "pick reads how long an output gets",
+        ),
+        "pick over all rounds": (
+            keyed(lambda seq: 0, pick=of_all_rounds),
+            "others wait in a later round or priority",
+        ),
+        "a queue that it sorts": (keyed(lambda seq: 0, pick=sorting), "pick changes the queue that it is given"),
+        "pick from the end": (keyed(left, pick=lambda self, waiting, room: -1), "pick returns -1, expected one of"),
+        "the last for some rooms": (
+            keyed(left, pick=lambda self, waiting, room: len(waiting) - 1 if 10 < room < 900 else 0),
+            "others wait in a later round or priority",
+        ),
+        "no key for preempted ones": (keyed(new_ones_only(left, None)), "a preempted sequence is queued again"),
+        "greedy requests alone": (keyed(left, check=greedy_only), "temperature=0.7"),
+        "4000 tokens at most": (keyed(left, check=refusing(lambda p: p.max_tokens > 4000)), "max_tokens=100000"),
+        "no check": (keyed(left, base=Policy), "lets SamplingParams() pass"),
+        "half a check": (keyed(left, base=Policy, check=only_the_end_token), "stop_token_ids=(3,)"),
+        "tokens are taken": (keyed(lambda seq: seq.token_ids.pop()), "key(seq) changes the sequence"),
+        "text": (keyed(lambda seq: f"{left(seq):04}"), "expected a number or a tuple of numbers"),
+        "drawn": (keyed(lambda seq: random.random()), "for the same sequence later"),
+        "keys of two kinds": (keyed(lambda seq: left(seq) if left(seq) > 6 else (1, 2)), "comparable with each other"),
+        "nothing written": (type("Mine", (Policy,), {}), "NotImplementedError"),
+    },
+)
+
+
+class Scans(Known):
+    """No key at all: it looks through the round whenever a request can join."""
+
+    name = "scans"
+
+    def key(self, seq):
+        return 0
+
+    def pick(self, waiting, room):
+        first = waiting[0][:2]
+        return min((i for i, place in enumerate(waiting) if place[:2] == first), key=lambda i: left(waiting[i][-1]))
+
+
+test_right_policies = right_answers(
+    "17.3",
+    {
+        "classes of about the same length": keyed(lambda seq: (int(math.log2(left(seq))), seq.num_prompt_tokens)),
+        "no key, a scan": Scans,
     },
 )

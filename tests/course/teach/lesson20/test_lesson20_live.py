@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import pytest
 from openai import OpenAI
@@ -64,9 +65,11 @@ def test_it_holds_nothing_after_it_was_mistreated(server):
     ]
 
 
-def test_the_next_server_ends_this_one_and_a_wrong_model_says_why(server):
+def test_the_next_server_ends_this_one_and_says_why_it_does_not_start(server, monkeypatch):
     first = lesson_server._current[0] if lesson_server._current else server
-    with pytest.raises(ContenderFailed, match="^the server ended with status .*no-such-model"):
+    code = "raise SystemExit('there is no such model')"
+    monkeypatch.setattr(lesson_server, "engine_command", lambda *arguments: lambda port: [sys.executable, "-c", code])
+    with pytest.raises(ContenderFailed, match="^the server ended with status .*no such model"):
         teach.start_server("no-such-model")
     assert repr(first).startswith("a server of tiny that has ended")
 

@@ -8,7 +8,7 @@ from course import teach
 from course.contest import Draft, Policy, Refused
 from course.contest.score import Score, score_row
 from course.contest.workload import MIXED
-from course.teach.lesson22 import contest_cell
+from course.teach.lesson22 import contest_cell, contest_pictures
 from course.teach.lesson22.contest_cell import as_file, outcome
 from course.teach.lesson22.contest_pictures import slots_picture
 from course.teach.lesson22.contest_run import SLOTS, ContestRun, Stay, record_contest
@@ -35,14 +35,19 @@ def test_a_workload_is_a_line_for_each_request():
     assert [c.width for c in cells[1::2]] == [one.max_tokens for one in MIXED.draw(4)]
 
 
+@pytest.fixture(scope="module")
+def baseline(model):
+    return record_contest(None, model)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("entry", [None, LongestFirst])
-def test_a_run_gives_every_request_its_tokens_in_the_steps_that_are_counted(entry, model):
-    run = record_contest(entry, model)
-    made = [sum(step.get(i, 0) for step in run.made) for i in range(24)]
-    assert made == [one.max_tokens for one in run.requests]
-    assert run.num_steps == len(run.seconds) == teach.count_steps(LongestFirst() if entry else "fcfs", seed=4)
-    assert all(len(step) <= SLOTS for step in run.made)
+def test_a_run_gives_every_request_its_tokens_in_the_steps_that_are_counted(baseline, model):
+    runs = {"mixed": baseline, "short": record_contest(LongestFirst, model, "short")}
+    for (workload, run), policy in zip(runs.items(), ("fcfs", LongestFirst()), strict=True):
+        made = [sum(step.get(i, 0) for step in run.made) for i in range(len(run.requests))]
+        assert made == [one.max_tokens for one in run.requests]
+        assert run.num_steps == len(run.seconds) == teach.count_steps(policy, seed=4, workload=workload)
+        assert all(len(step) <= SLOTS for step in run.made)
 
 
 def test_stays_fill_the_first_free_slot():
@@ -68,7 +73,8 @@ def test_the_picture_moves_to_the_last_step_of_each_run():
 
 
 @pytest.mark.slow
-def test_the_profile_counts_all_steps_and_tokens(model):
+def test_the_profile_counts_all_steps_and_tokens(baseline, model, monkeypatch):
+    monkeypatch.setattr(contest_pictures, "record_contest", lambda *arguments: baseline)
     shown = teach.profile_contest(None, model)
     assert shown.df["steps"].sum() == teach.count_steps("fcfs", seed=4)
     assert shown.df["tokens"].sum() == MIXED.num_tokens

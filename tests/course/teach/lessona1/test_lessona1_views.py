@@ -108,6 +108,7 @@ def test_attention_maps_have_every_head(tiny):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly  # a fact of a published model; heads are recorded right where the tests above say so
 def test_the_head_that_the_lesson_shows_finds_what_a_pronoun_means():
     tokenizer = load_tokenizer("smollm2")
     sentence = tokenizer.encode("Anna gave Tom a book because he needed it.").ids

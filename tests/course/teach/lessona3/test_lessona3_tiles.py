@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
 from rung_answers import SOLUTIONS, accepted, refused
-
-pytestmark = [pytest.mark.slow, pytest.mark.needs_triton]
 
 LARGER = "tl.maximum(top, tl.max(values, axis=0))"
 test_a_wrong_long_softmax = refused(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
+from fresh_python import printed_by
 from rung_answers import SOLUTIONS, interpreted, kernel
 
 from course import teach
@@ -19,16 +16,10 @@ from course.teach.lessona3.rung_checks import run_unwatched
 from course.teach.lessona3.rung_picture import steps_of
 from course.teach.lessona3.rung_record import record_rung
 from course.teach.lessona3.rungs import RUNGS, pool, scale_of, tokens_of
-from roseinfer.kernels import triton_mode
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs_triton]
 
 HEAD = "from roseinfer import triton_mode\ntl = triton_mode.language()\n\n\n"
-
-
-def run(code: str, mode: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {triton_mode.VARIABLE: mode}
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
 
 
 # The arena
@@ -153,7 +144,7 @@ def test_a_kernel_that_cannot_be_launched_is_not_drawn_and_a_wrong_one_is():
         teach.draw_rung("a3.1", RUNGS["a3.0"].kernel)
     with pytest.raises(ValueError, match="launched as one of a3.1: it raised NameError: name 'z' is not defined"):
         teach.draw_rung("a3.1", kernel("a3.1", ("(y + at)", "(z + at)")))
-    for no_kernel, shown in (("add_kernel", "str 'add_kernel'"), (run, "function <function run")):
+    for no_kernel, shown in (("add_kernel", "str 'add_kernel'"), (printed_by, "function <function printed_by")):
         with pytest.raises(ValueError, match=f"kernel must be decorated with @triton_mode.jit, got {shown}"):
             teach.draw_rung("a3.1", no_kernel)
     assert teach.draw_rung("a3.1", kernel("a3.1", ("tl.load(x + at) + tl.load(y + at)", "tl.load(x + at)"))).frames
@@ -163,22 +154,6 @@ def test_a_kernel_that_cannot_be_launched_is_not_drawn_and_a_wrong_one_is():
 def test_a_case_that_a_rung_does_not_have_is_refused():
     with pytest.raises(ValueError, match="cannot be launched as one of a3.2: it raised TypeError: add_any"):
         record_rung("a3.2", 10)
-
-
-@interpreted
-def test_where_kernels_are_compiled_a_child_records(tmp_path):
-    (tmp_path / "mine.py").write_text(HEAD + SOLUTIONS["a3.2"])
-    code = f"""
-import sys; sys.path.insert(0, {str(tmp_path)!r})
-from mine import add_any_kernel
-from course import teach
-from roseinfer import triton_mode
-triton_mode.require_triton = lambda: None  # there is no GPU, and none is needed to record
-own = teach.record_rung("a3.2", kernel=add_any_kernel)
-print(triton_mode.MODE, own.accesses)
-"""
-    done = run(code, "compile")
-    assert done.stdout.strip() == f"compile {record_rung('a3.2').accesses}", done.stderr
 
 
 # Compiled, without a GPU
@@ -191,12 +166,15 @@ COMPILED = {
 }
 
 
-def test_solutions_compile_for_gpus(tmp_path):
-    sources = "\n\n".join(SOLUTIONS[exercise_id] for exercise_id in COMPILED)
+@interpreted
+def test_where_kernels_are_compiled_nothing_spills_and_a_child_records(tmp_path):
+    sources = "\n\n".join(SOLUTIONS[exercise_id] for exercise_id in ("a3.2", *COMPILED))
     (tmp_path / "solved.py").write_text(HEAD + sources)
     code = f"""
 import sys; sys.path.insert(0, {str(tmp_path)!r})
 import solved
+from course import teach
+from roseinfer import triton_mode
 from roseinfer.kernels.aot import ARCHITECTURES, compile_for
 pointers = dict.fromkeys(("out", "x", "w", "q", "k_cache", "v_cache"), "*fp32")
 pointers |= {{"block_table": "*i32", "scale": "fp32"}}
@@ -205,10 +183,12 @@ for name, shape in {list(COMPILED.values())!r}:
     types = {{name: pointers.get(name, "i32") for name in kernel.arg_names}}
     for arch in ARCHITECTURES:
         print(name, arch, compile_for(kernel, types, (), shape, arch, 4).stack_bytes)
+triton_mode.require_triton = lambda: None  # there is no GPU, and none is needed to record
+print(triton_mode.MODE, teach.record_rung("a3.2", kernel=solved.add_any_kernel).accesses)
 """
-    done = run(code, "compile")
-    wanted = [f"{name} {arch} 0" for name, _ in COMPILED.values() for arch in (80, 90)]
-    assert done.stdout.splitlines() == wanted, done.stderr
+    compiled = [f"{name} {arch} 0" for name, _ in COMPILED.values() for arch in (80, 90)]
+    recorded = f"compile {record_rung('a3.2').accesses}"
+    assert printed_by(code, ROSEINFER_TRITON="compile").splitlines() == [*compiled, recorded]
 
 
 def test_an_instruction_multiplies_what_its_name_says():
