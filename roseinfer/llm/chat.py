@@ -29,7 +29,7 @@ class NoChatTemplate(ModelLoadError):
 class ChatTemplate:
     """The template of a model: chat_template.jinja, `chat_template` in tokenizer_config.json, or a GGUF file's.
 
-    It is rendered as transformers renders it, in a process that ends when a template takes too long or too much memory.
+    transformers renders it in its sandbox, in a process that ends when a template takes too long or too much memory.
 
     Args:
         files: the model's tokenizer with its templates; None for a model without, whose conversations bring their own.
@@ -84,7 +84,7 @@ class ChatTemplate:
                 "tools cannot be told to the model: its chat template does not read them. Describe them in a message"
             )
         request = {
-            "messages": conversation,
+            "conversations": [conversation],
             "chat_template": self.source(chat_template, tools),
             "tools": tools or None,
             "template_kwargs": self._special_tokens | checked_kwargs(chat_template_kwargs),

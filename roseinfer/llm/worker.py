@@ -21,7 +21,7 @@ from roseinfer.parallel.process import ProcessEnded
 READY = "ready\n"
 MEMORY_BYTES = 2 * 2**30  # of addresses; the imports take about 0.2 GiB of them
 SPARE_SECONDS = 5  # that a process which should have ended itself gets: it may be stopped
-START_SECONDS = 120  # far more than its imports take, but on a busy machine with a cold disk
+START_SECONDS = 120  # its imports take 2 s, and far longer on a busy machine with a cold disk
 
 Answer = dict[str, str]
 
