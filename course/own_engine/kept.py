@@ -102,10 +102,10 @@ def keep(piece: Piece, source: str, replace: bool = False) -> str:
     if place is None:
         return f"not kept: {PLACE}={OFF}"
     path = place / f"{piece.name}.py"
-    if path.is_file() and not replace and path.read_text(encoding="utf-8") != source:
-        return f"`{path}` has another answer, which stays; `replace=True` keeps this one in its place"
     package = place / "__init__.py"
     try:
+        if path.is_file() and not replace and path.read_text(encoding="utf-8", errors="replace") != source:
+            return f"`{path}` has another answer, which stays; `replace=True` keeps this one in its place"
         place.mkdir(parents=True, exist_ok=True)
         path.write_text(source, encoding="utf-8")
         if not package.is_file():

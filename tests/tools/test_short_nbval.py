@@ -57,7 +57,9 @@ def run_in_turn(folder, *names) -> list[str]:
     env["PYTHONPATH"] = os.pathsep.join([str(folder), str(ROOT)])
     command = [sys.executable, "-c", RUN_IN_TURN, *names]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
-    return done.stdout.split("end of a run\n")[:-1]
+    said = done.stdout.split("end of a run\n")[:-1]
+    assert len(said) == len(names), done.stdout + done.stderr
+    return said
 
 
 @pytest.mark.slow

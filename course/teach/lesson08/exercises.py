@@ -66,8 +66,6 @@ def _append_to(room_class: Any, counts: list[int], heads: int, dim: int, dtype: 
         other.append(*handed)
         # Where tokens lie, not how they came there: PyTorch sees no copy that NumPy makes.
         lay, places = places, _places(room)
-        if _places(room) != places:
-            raise Wrong("kv() copies: return slices of the tensors, self.keys[:, : self.length]")
         was, held = held, bytes_held(room)
         if lay not in (None, places) and held == was:
             raise Wrong("an append that fits into the room copies its tokens to new tensors: write behind them instead")
@@ -75,8 +73,12 @@ def _append_to(room_class: Any, counts: list[int], heads: int, dim: int, dtype: 
 
 
 def _places(room: Any) -> list[int]:
-    """Return the addresses of the tokens that kv gives."""
-    return [tensor.data_ptr() for tensor in named_tensors(room.kv(), "k", "v").values()]
+    """Return the addresses of the tokens that kv gives. Raises Wrong if it gives copies."""
+    given, again = room.kv(), room.kv()  # both are held: else one copy could lie where the other lay
+    places, others = ([tensor.data_ptr() for tensor in named_tensors(kv, "k", "v").values()] for kv in (given, again))
+    if places != others:
+        raise Wrong("kv() copies: return slices of the tensors, self.keys[:, : self.length]")
+    return places
 
 
 def _explain_memory(got: int, want: int) -> str | None:

@@ -26,7 +26,7 @@ class EngineAsOnGPU(EngineStage):
 
 
 STAGES = [*LADDER, EngineStage, EngineAsOnGPU]
-# Frozen stages that differ by one change from a neighbour which is tried in every run.
+# Frozen stages between two that are tried in every run: each differs by one change from the next.
 BETWEEN = ("s02", "s03", "s04", "s06", "s09", "s11", "s12", "s13", "s14", "s15", "s16", "s17", "s18")
 # What a kernel computes, where its rows and blocks end. In Triton's interpreter most of the others take seconds each.
 INTERPRETED = ("fits_the_seam", "equal_lengths", "mixed_lengths", "block_edges", "small_blocks", "misuse")

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 # They find nothing in a stage that is right in the others, and take as long as all of them together.
 LONG_ONES = ("equals_transformers", "equals_transformers_in_full_size", "very_long_sequences", "llama_families")
-UNUSUAL_DAILY = ("OwnInAllOfIt", "PadsTwoLevelsDown")  # each is unusual in several ways
+UNUSUAL_DAILY = ("OwnInAllOfIt", "PadsTwoLevelsDown")  # unusual in several ways; at night each way alone, too
 
 
 @pytest.mark.parametrize(("name", "broken", "message"), TOLD, ids=lambda value: getattr(value, "name", value))

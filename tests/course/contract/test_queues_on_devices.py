@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 QUEUES = [cls for cls in LADDER if has_queue(cls)] + [EngineQueue, OverlappedEngineQueue]
 # The frozen ones between the first and the last queue differ by one change each from a neighbour.
 BETWEEN = ("s15", "s16", "s17", "s18")
-UNUSUAL_DAILY = ("AllAtOnce",)
+UNUSUAL_DAILY = ("AllAtOnce",)  # at night each of its ways alone, too
 
 
 def test_stages_from_14_on_have_a_queue():
