@@ -15,7 +15,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("ROSEINFER_TRITON", "compile" if "gpu" in sys.argv else "interpret")
 os.environ["ROSEINFER_PROGRESS"] = "off"  # a test's checks are no learner's progress
 os.environ["ROSEINFER_MY_ENGINE"] = "off"  # nor are its answers kept
-os.environ["ROSEINFER_REPEATS"] = "99"  # no time is looked at: what is measured again and again is measured once
+os.environ["ROSEINFER_REPEATS"] = "99"  # no time is looked at: the machine is measured in one pass, all else as asked
 # nbformat imports jsonschema, which would spend a second on grammars of international web addresses.
 sys.modules.setdefault("rfc3987_syntax", None)
 

@@ -20,9 +20,8 @@ GAP = "  "
 NARROWEST = 20  # columns of the terminal, of a column that is folded
 NO_ROWS = "(no rows)"
 LEFT, RIGHT = "text-align: left", "text-align: right; font-variant-numeric: tabular-nums"
-MANY = (
-    8  # columns of HTML; more than these stand close, and a name may break after a "_": a page of 1,100 pixels has them
-)
+# A page of 1,100 pixels has room for so many columns of HTML. More stand close, and a name may break after a "_".
+MANY = 8
 CLOSE = "; padding: 0.5em 0.2em"
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but the tab and the line's end

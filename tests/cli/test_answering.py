@@ -226,7 +226,7 @@ def test_a_text_comes_as_it_is_written(monkeypatch):
     assert len({*shown}) > 10
 
 
-@pytest.mark.nightly
+@pytest.mark.nightly  # the test above sees each text being written, in this process
 def test_in_a_process_of_its_own_a_text_comes_as_it_is_written():
     command = [sys.executable, "-m", "roseinfer", "generate", "tiny", "Return a new", "--max-tokens", "200"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

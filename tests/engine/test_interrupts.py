@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 from at_line import AtLine
+from draws import TIMES
 from served import params
 from small_engines import assert_empty, engine_of
 from tight_llm import EXECUTORS, assert_whole, llm_of
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 
 BOOKS = {block_manager.__file__}
-MOST_LINES = 24  # at which something happens in a test, spread over all
+MOST_LINES = 24 * TIMES  # at which something happens in a test, spread over all: more of them at night
 
 
 def press() -> None:

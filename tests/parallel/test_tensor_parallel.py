@@ -195,7 +195,6 @@ def test_three_others_end_when_one_of_them_is_killed() -> None:
             wait_until_gone(pid)
 
 
-@pytest.mark.nightly  # it closes the LLM, as test_a_closed_llm_says_so_and_its_processes_are_gone does
 def test_an_error_after_the_start_leaves_no_process() -> None:
     before = children()
     with pytest.raises(ValueError, match="kv_cache_memory_bytes gives the KV cache 1 bytes"):

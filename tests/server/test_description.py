@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from draws import TIMES
 from hypothesis import HealthCheck, Phase, given, settings
 from running import SIZES, running_server
 
@@ -19,7 +20,7 @@ POSTS = (
     "/detokenize",
 )
 PATHS = {*POSTS, "/v1/models", "/v1/models/{model}", "/health", "/version", "/metrics", "/live"}
-EXAMPLES = 15
+EXAMPLES = 15 * TIMES
 # A path that takes nothing can be asked in one way alone.
 CASES = [
     (path, mode)

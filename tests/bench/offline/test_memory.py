@@ -53,6 +53,15 @@ def test_a_model_that_cannot_be_loaded_there_is_the_callers_mistake(spec: str, t
     assert capsys.readouterr().err.endswith("model.safetensors cannot be read: it is a folder\n")
 
 
+def test_what_fails_there_otherwise_is_its_message_alone(spec: str, monkeypatch: pytest.MonkeyPatch):
+    def fails(setting, precision):
+        raise ContenderFailed("engine float32 failed in a batch of 8")
+
+    monkeypatch.setattr(memory, "engine", fails)
+    with pytest.raises(SystemExit, match="^engine float32 failed in a batch of 8$"):
+        memory.answer(json.dumps({"model": spec}))
+
+
 def test_resident_memory_is_at_most_its_peak():
     now = resident("VmRSS")
     assert 10_000_000 < now and resident("VmHWM") >= now
