@@ -116,6 +116,8 @@ class Offline(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.precisions:
+            raise ValueError(f"dtypes must name one of {', '.join(DTYPES)} if quantization names none")
         each_once("precisions", self.precisions)
 
     @property

@@ -27,7 +27,11 @@ WRITES = "the model's generation_config.json decides when not given"
 class ModelFlags:
     """Arguments of LLM that are flags of every command that answers."""
 
-    dtype: str | None = flag(None, "float32 (when not given), float16, bfloat16, or auto for the checkpoint's own")
+    dtype: str | None = flag(
+        None,
+        "float32 (when not given; on a CPU, a GGUF file then keeps its own bits), float16, bfloat16, or auto for the "
+        "checkpoint's own",
+    )
     quantization: str | None = flag(None, "int8 or int4 for matrices in 8 or 4 bits, on a CPU")
     device: str | None = flag(None, DEVICE)
     max_model_len: int | None = flag(None, "tokens of prompt and answer; the model's when not given")

@@ -71,7 +71,7 @@ def test_every_count_and_every_list_of_sizes_is_checked(settings: type[Settings]
     [
         (Ladder, {"max_new_tokens": 1}, "max_new_tokens must be an integer of at least 2, got 1"),
         (Ladder, {"hf_caches": ["sliding"]}, "hf_caches: unknown value 'sliding' .*allowed: dynamic, static$"),
-        (Offline, {"dtypes": []}, "precisions must be a list with each value once"),
+        (Offline, {"dtypes": []}, "dtypes must name one of float32, .* if quantization names none"),
         (Workload, {"prompt_lens": (3, 2)}, r"prompt_lens must be .*got \(3, 2\)"),
         (Workload, {"output_lens": 5}, "output_lens must be .*got 5"),
         (Online, {"contenders": []}, "contenders must be a list with each value once"),

@@ -23,6 +23,7 @@ CASES = [
     ("bench offline --contenders=", "--contenders '': must name something"),
     ("bench offline --max-tokens 0", "--max-tokens must be an integer of at least 1, got 0"),
     ("bench offline --batch-sizes 1000000000", "--batch-sizes 1000000000: an engine for so many sequences"),
+    ("bench offline --dtype none", "--dtype must name one of float32, bfloat16, float16 if quantization names none"),
     ("bench memory --dtype int8", "--dtype: unknown value 'int8'"),
     ("bench online --contenders vllm", "--contenders: unknown value 'vllm'"),
     ("bench online --prompt-len 9-8", "--prompt-len '9-8': must be a number of tokens, or the least and the most"),
