@@ -22,7 +22,7 @@ from .hf_gguf import config_of, end_tokens, in_gguf_words
 CONFIG_FILES = ["config.json", "generation_config.json"]
 TOKENIZER_FILES = ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "*.jinja"]
 MODEL_FILES = [*CONFIG_FILES, *TOKENIZER_FILES, "*.safetensors", "*.safetensors.index.json"]
-OFFLINE_HELP = "'tiny', 'random:gpt2' and local folders work without a network"
+OFFLINE_HELP = "'smollm2', 'tiny', 'random:gpt2' and local folders work without a network"
 
 
 class ModelLoadError(ValueError):

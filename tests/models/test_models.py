@@ -206,7 +206,9 @@ def test_which_devices_are_here(monkeypatch, device, here):
 def test_a_hub_id_without_a_network_says_what_works(spec, monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(ModelLoadError, match="the hub cannot be reached; 'tiny', 'random:gpt2' and local folders work"):
+    with pytest.raises(
+        ModelLoadError, match="the hub cannot be reached; 'smollm2', 'tiny', 'random:gpt2' and local folders work"
+    ):
         load_model(spec)
 
 
