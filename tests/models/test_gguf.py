@@ -10,9 +10,10 @@ from itertools import product
 import gguf
 import pytest
 import torch
+from draws import draws
 from fresh_python import printed_by
 from gguf_writing import write_gguf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tiers import in_every_run
 
@@ -289,7 +290,7 @@ def small_file(tmp_path_factory):
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None, derandomize=True)
+@draws(200, derandomize=True)
 @given(data=st.data())
 def test_a_strangers_file_is_refused_without_a_large_allocation(small_file, tmp_path_factory, data):
     """Cut anywhere, or with eight bytes of the header replaced: one ValueError, or a model of the file's own sizes."""

@@ -84,7 +84,6 @@ def status_of(url: str, body: dict) -> int:
         return error.code
 
 
-@pytest.mark.nightly
 def test_a_server_whose_rank_dies_ends_and_names_it(server: subprocess.Popen) -> None:
     url = server.stderr.readline().split()[0]
     while "ready" not in (line := server.stderr.readline()):
