@@ -1,4 +1,4 @@
-"""How many examples Hypothesis draws: eight times as many at night as in `make test`, whose every run draws others."""
+"""How many examples Hypothesis draws: eight times as many at night as by day."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from roseinfer.sequence import Sequence
 from .block_manager import BlockManager
 from .step import Step
 
-FEW_ROWS = 16  # a tensor core's; a GPU's products of up to so many take norm, bias, activation and residual along
+FEW_ROWS = 16  # the rows of a tile; a product of at most so many also computes norm, bias, activation and residual
 Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]
 
 

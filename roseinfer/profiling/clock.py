@@ -10,7 +10,7 @@ from time import perf_counter
 import torch
 
 Clock = Callable[[], float]
-MOST_REPEATS = "ROSEINFER_REPEATS"  # set in tests, where no time is looked at: also, one pass measures the machine
+MOST_REPEATS = "ROSEINFER_REPEATS"  # set where no time is looked at; one pass then measures the machine
 
 
 def repeats_of(repeats: int) -> int:
