@@ -11,10 +11,11 @@ a vector, each byte a value + 128; in 4 bits each byte has a value + 8 of one ve
 one in its upper half. A tile in 8 bits begins with the scales of its rows; in 4 bits each group of it begins with its
 own. So a product reads one run of bytes from end to end.
 
-Three are the blocks of 32 values that GGUF files have, as they are, for stored_numba.py. A block has a scale for its
-values of a row, in float16, and in Q4_1 a minimum. A value is scale * q, scale * (q - 8) or scale * q + minimum. A tile
-has for each block the scales of its rows, their minima, and then the block's bytes one after another, each of all rows:
-byte i of a block in 4 bits has the values i and i + 16.
+Four are for the blocks of GGUF files, for stored_numba.py: those of 32 values as they are, and WIDE, which holds the
+values of any other kind exactly. A block has a scale for its values of a row, in float16, and in Q4_1 a minimum; in
+WIDE it has 16 values in 8 bits, and both numbers in float32. A value is scale * q, scale * (q - 8) or scale * q +
+minimum. A tile has for each block the scales of its rows, their minima, and then the block's bytes one after another,
+each of all rows: byte i of a block in 4 bits has the values i and i + 16.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class QuantizedLayout:
     """How a matrix in few bits lies in memory: a tile has `head` bytes, then groups of `group_head` bytes and values.
 
     dtype: the type of a tile's elements, by which compiled code knows the layout. offset: added to a value.
-    group: values of K in a group.
+    group: values of K in a group. number_bytes: of a scale or a minimum in the group's head.
     """
 
     bits: int
@@ -46,6 +47,7 @@ class QuantizedLayout:
     head: int
     group_head: int
     group: int = GROUP
+    number_bytes: int = 2
 
     @property
     def group_bytes(self) -> int:
@@ -69,7 +71,11 @@ STORED = {
     "Q4_0": QuantizedLayout(bits=4, dtype=torch.int64, offset=8, head=0, group_head=2 * TILE, group=BLOCK),
     "Q4_1": QuantizedLayout(bits=4, dtype=torch.uint32, offset=0, head=0, group_head=4 * TILE, group=BLOCK),
 }
-LAYOUTS = by_type([EIGHT_BITS, FOUR_BITS, *STORED.values()])
+WIDE = QuantizedLayout(
+    bits=8, dtype=torch.uint64, offset=0, head=0, group_head=8 * TILE, group=BLOCK // 2, number_bytes=4
+)
+OF_FILES = [*STORED.values(), WIDE]
+LAYOUTS = by_type([EIGHT_BITS, FOUR_BITS, *OF_FILES])
 
 
 def rounded_tiles(weight: np.ndarray, layout: QuantizedLayout) -> np.ndarray:
@@ -125,12 +131,12 @@ def _padded(values: np.ndarray, num_tiles: int, offset: int) -> np.ndarray:
 
 
 def stored_tiles(raw: np.ndarray, layout: QuantizedLayout) -> np.ndarray:
-    """Arrange a file's rows, uint8 [M, bytes], as the product reads them; rows up to a whole tile are zeros."""
+    """Arrange rows of blocks, uint8 [M, bytes], as the product reads them; rows up to a whole tile are zeros."""
     num_tiles, head = -(-len(raw) // TILE), layout.group_head // TILE
     padded = np.zeros((num_tiles * TILE, raw.shape[1]), np.uint8)
     padded[: len(raw)] = raw
     blocks = padded.reshape(num_tiles, TILE, -1, layout.group_bytes // TILE)
-    heads = blocks[..., :head].reshape(*blocks.shape[:3], -1, 2).transpose(0, 2, 3, 1, 4)
+    heads = blocks[..., :head].reshape(*blocks.shape[:3], -1, layout.number_bytes).transpose(0, 2, 3, 1, 4)
     values = blocks[..., head:].transpose(0, 2, 3, 1)
     parts = [part.reshape(num_tiles, blocks.shape[2], -1) for part in (heads, values)]
     tiles = np.concatenate(parts, axis=2).reshape(num_tiles, -1)

@@ -13,7 +13,7 @@ from roseinfer.graphs.operation import operation
 from .layer_table import K_NORM, Q_NORM, values_at
 from .numba_calls import bits, compiled
 from .paged_numba import SUMS, as_float, exp_of_negative
-from .quantized_layout import BLOCK, STORED, by_type
+from .quantized_layout import OF_FILES, by_type
 from .tiled_numba import TILE, bits_of_bfloat16
 
 FEW = 16  # rows below which one thread computes them: sooner done than shared out
@@ -43,7 +43,7 @@ def read_row(out, table, index):
 
 @overload(read_row)
 def _read_row(out, table, index):
-    layout = by_type(STORED.values()).get(table.dtype)
+    layout = by_type(OF_FILES).get(table.dtype)
     if layout is None:
 
         def numbers(out, table, index):
@@ -52,23 +52,26 @@ def _read_row(out, table, index):
 
         return numbers
 
-    bits_, offset, head, block_bytes = layout.bits, layout.offset, layout.group_head, layout.group_bytes
-    has_minimum = head > 2 * TILE
+    bits_, offset, head, block_bytes, block_len = (
+        layout.bits, layout.offset, layout.group_head, layout.group_bytes, layout.group
+    )  # fmt: skip
+    number, number_bytes = (np.float32, 4) if layout.number_bytes == 4 else (np.uint16, 2)
+    has_minimum = head > number_bytes * TILE
 
     def blocks(out, table, index):
         tile, row = table[index // TILE].view(np.uint8), index % TILE
-        halves = tile.view(np.uint16)
-        for block in range(len(out) // BLOCK):
-            at, begin = block * block_bytes, block * BLOCK
-            scale = as_float(halves[at // 2 + row])
-            minimum = as_float(halves[at // 2 + TILE + row]) if has_minimum else np.float32(0)
-            for i in range(BLOCK * bits_ // 8):
+        numbers = tile.view(number)
+        for block in range(len(out) // block_len):
+            at, begin = block * block_bytes, block * block_len
+            scale = as_float(numbers[at // number_bytes + row])
+            minimum = as_float(numbers[at // number_bytes + TILE + row]) if has_minimum else np.float32(0)
+            for i in range(block_len * bits_ // 8):
                 byte = tile[at + head + i * TILE + row]
                 if bits_ == 8:
-                    out[begin + i] = scale * np.float32(np.int8(byte))
+                    out[begin + i] = scale * np.float32(np.int8(byte)) + minimum
                 else:
                     out[begin + i] = scale * np.float32(np.int32(byte & 15) - offset) + minimum
-                    out[begin + BLOCK // 2 + i] = scale * np.float32(np.int32(byte >> 4) - offset) + minimum
+                    out[begin + block_len // 2 + i] = scale * np.float32(np.int32(byte >> 4) - offset) + minimum
 
     return blocks
 

@@ -1,4 +1,4 @@
-"""x @ W.T on a CPU with W in a GGUF file's own blocks (quantized_layout.py), x and sums in float32.
+"""x @ W.T on a CPU with W in the blocks of a GGUF file (quantized_layout.py), x and sums in float32.
 
 Nothing is rounded again: the values of q are widened in registers, multiplied by x as they are, and the sum over a
 block by its scale. So a result is that of the dequantised matrix, but for the order of sums.
@@ -6,6 +6,7 @@ block by its scale. So a result is that of the dequantised matrix, but for the o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,27 +15,33 @@ from numba import njit
 from numba.core import cgutils
 
 from .grouped_numba import I8, Sums, add_product, load, times_plus, zeros
-from .quantized_layout import BLOCK, STORED, QuantizedLayout
+from .quantized_layout import OF_FILES, QuantizedLayout
 from .simd import FLOATS, INTS, LANES, fused, in_every_lane
 from .tiled_numba import TILE
 
-WORDS = BLOCK + 1  # of a block of x, float32: its values, and their sum
 BYTES, HALVES = ir.VectorType(I8, LANES), ir.VectorType(ir.HalfType(), LANES)
 
 
-@njit
-def with_sums(x):
-    """Return x [N, K] float32 with the sum of each block behind it: [N, K / BLOCK * WORDS]."""
-    out = np.empty((x.shape[0], x.shape[1] // BLOCK * WORDS), np.float32)
-    for n in range(len(x)):
-        for block in range(x.shape[1] // BLOCK):
-            at, total = block * WORDS, np.float32(0)
-            for k in range(BLOCK):
-                value = x[n, block * BLOCK + k]
-                out[n, at + k] = value
-                total += value
-            out[n, at + BLOCK] = total
-    return out
+def with_sums_of(block: int) -> Callable[..., Any]:
+    """Return a compiled function from x [N, K] float32 to the same with the sum of each block behind it.
+
+    Its result is [N, K / block * (block + 1)].
+    """
+
+    @njit
+    def with_sums(x):
+        out = np.empty((x.shape[0], x.shape[1] // block * (block + 1)), np.float32)
+        for n in range(len(x)):
+            for b in range(x.shape[1] // block):
+                at, total = b * (block + 1), np.float32(0)
+                for k in range(block):
+                    value = x[n, b * block + k]
+                    out[n, at + k] = value
+                    total += value
+                out[n, at + block] = total
+        return out
+
+    return with_sums
 
 
 def _add_block(
@@ -50,22 +57,22 @@ def _add_block(
     size = cgutils.intp_t
     parts = zeros(builder, FLOATS, len(words), vectors)
     per_byte = 8 // layout.bits
-    with cgutils.for_range(builder, size(BLOCK // per_byte), intp=size) as loop:
+    with cgutils.for_range(builder, size(layout.group // per_byte), intp=size) as loop:
         for v in vectors:
             at = times_plus(builder, loop.index, TILE, layout.group_head + v * LANES)
             for half, q in enumerate(_as_floats(builder, layout, load(builder, block, at, BYTES))):
-                k = builder.add(loop.index, size(half * BLOCK // 2))
+                k = builder.add(loop.index, size(half * layout.group // 2))
                 for r, word in enumerate(words):
                     value = in_every_lane(builder, builder.load(builder.gep(word, [k])))
                     builder.store(fused(builder, q, value, builder.load(parts[r, v])), parts[r, v])
     scales, *minima = [
-        {v: _halves(builder, block, head + 2 * v * LANES) for v in vectors}
-        for head in range(0, layout.group_head, 2 * TILE)
+        {v: _numbers(builder, layout, block, head + layout.number_bytes * v * LANES) for v in vectors}
+        for head in range(0, layout.group_head, layout.number_bytes * TILE)
     ]
     for r, v in totals:
         total = fused(builder, builder.load(parts[r, v]), scales[v], builder.load(totals[r, v]))
         for least in minima:
-            added = in_every_lane(builder, builder.load(builder.gep(words[r], [size(BLOCK)])))
+            added = in_every_lane(builder, builder.load(builder.gep(words[r], [size(layout.group)])))
             total = fused(builder, added, least[v], total)
         builder.store(total, totals[r, v])
 
@@ -80,9 +87,13 @@ def _as_floats(builder: ir.IRBuilder, layout: QuantizedLayout, values: ir.Value)
     return [builder.sitofp(builder.sub(half, offset) if layout.offset else half, FLOATS) for half in halves]
 
 
-def _halves(builder: ir.IRBuilder, block: ir.Value, at: int) -> ir.Value:
-    """Return 16 numbers in float16 as float32."""
+def _numbers(builder: ir.IRBuilder, layout: QuantizedLayout, block: ir.Value, at: int) -> ir.Value:
+    """Return 16 numbers of a block's head as float32."""
+    if layout.number_bytes == 4:
+        return load(builder, block, cgutils.intp_t(at), FLOATS)
     return builder.fpext(load(builder, block, cgutils.intp_t(at), HALVES), FLOATS)
 
 
-add_product(STORED.values(), with_sums, WORDS, _add_block)
+for group in {layout.group for layout in OF_FILES}:
+    of_group = [layout for layout in OF_FILES if layout.group == group]
+    add_product(of_group, with_sums_of(group), group + 1, _add_block)
