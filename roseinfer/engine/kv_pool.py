@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
+from math import prod
+
 import torch
 from torch import Tensor
 
@@ -18,7 +21,7 @@ class KVPool:
     def __init__(self, model: Model, num_blocks: int, block_size: int) -> None:
         c = model.config
         shape = (2, c.num_layers, num_blocks + 1, c.num_kv_heads, block_size, c.head_dim)
-        self.memory = torch.zeros(shape, dtype=model.dtype, device=model.device)
+        self.memory = _zeros(shape, model.dtype, model.device)
         self.num_blocks = self.dummy_block = num_blocks
         self.block_size = block_size
         self.layers: list[tuple[Tensor, Tensor]] = [(k, v) for k, v in zip(*self.memory, strict=True)]
@@ -27,3 +30,14 @@ class KVPool:
         """Copy blocks in all layers, {block: block to copy}. Every block is read before any is written."""
         to, source = torch.tensor([list(copies), list(copies.values())], device=self.memory.device)
         self.memory[:, :, to] = self.memory[:, :, source]
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return zeros, of which a CPU keeps no page in memory before something is written there.
+
+    torch.zeros would write all of them, and np.zeros asks for pages of 2 MiB: a first token has 4 KiB in each layer.
+    """
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    memory = mmap.mmap(-1, prod(shape) * dtype.itemsize, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
