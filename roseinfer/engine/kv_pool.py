@@ -16,6 +16,8 @@ class KVPool:
 
     It has the model's dtype. It is head-major: what one head keeps in a block is one piece of memory, which a program
     reads from end to end. The last block belongs to no sequence: padding rows write there (`dummy_block`).
+
+    Raises ValueError for more blocks than a CPU has memory for.
     """
 
     def __init__(self, model: Model, num_blocks: int, block_size: int) -> None:
@@ -33,11 +35,15 @@ class KVPool:
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return zeros, of which a CPU keeps no page in memory before something is written there.
+    """Return zeros. On a CPU no page of them takes memory before something is written there.
 
-    torch.zeros would write all of them, and np.zeros asks for pages of 2 MiB: a first token has 4 KiB in each layer.
+    torch.zeros would write them all, and np.zeros asks for pages of 2 MiB: a first token touches two in every layer.
     """
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    memory = mmap.mmap(-1, prod(shape) * dtype.itemsize, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    nbytes = prod(shape) * dtype.itemsize
+    try:
+        memory = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError) as e:
+        raise ValueError(f"num_blocks={shape[2] - 1}: no memory here for a KV pool of {nbytes:,} bytes") from e
     return torch.frombuffer(memory, dtype=dtype).view(shape)

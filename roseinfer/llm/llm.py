@@ -16,6 +16,7 @@ from roseinfer.arguments import refuse_wrong_arguments, takes_settings
 from roseinfer.engine.config import EngineConfig, check_block_size
 from roseinfer.engine.engine import Engine
 from roseinfer.models import Model, ModelTokenizer
+from roseinfer.models.gguf_path import forget_opened
 from roseinfer.parallel.ranks import Ranks
 from roseinfer.parallel.runner import ParallelRunner
 from roseinfer.planning.pool_size import most_blocks, pool_blocks
@@ -118,6 +119,7 @@ class LLM:
         except BaseException:
             self.close()
             raise
+        forget_opened()
         torch.manual_seed(seed)
 
     def _set_up(
