@@ -21,6 +21,7 @@ from .shapes import empty_model
 from .weights import finish_layouts
 
 TABLE, HALVES = "token_embd.weight", {"F16": torch.float16, "BF16": torch.bfloat16}
+Read = Callable[[GgufFile, str], Tensor]  # a tensor, by its name in a file
 JOINED = (("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up"))  # of a layer: matrices that we compute as one
 
 
@@ -48,9 +49,6 @@ def empty_as_stored(path: Path) -> Model:
         return torch.empty(file.stored[name].raw_shape, dtype=torch.uint8, device="meta")
 
     return _model_of(path, GgufFile.empty, as_stored)
-
-
-Read = Callable[[GgufFile, str], Tensor]
 
 
 def _model_of(path: Path, computed: Read, as_stored: Read) -> Model:

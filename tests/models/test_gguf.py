@@ -173,7 +173,7 @@ print(peak() - before)
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells a process its peak")
 def test_a_load_needs_memory_for_the_matrices_once():
-    """The rest is for reading compiled code. A mapped file would count, too, and float32 alone is five times as much."""
+    """The rest is for reading compiled code. A mapped file would count, too; float32 alone takes five times as much."""
     assert int(printed_by(PEAK)) < 2.5 * packaged_smollm2().stat().st_size
 
 
