@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
+from math import prod
+
 import torch
 from torch import Tensor
 
@@ -13,12 +16,14 @@ class KVPool:
 
     It has the model's dtype. It is head-major: what one head keeps in a block is one piece of memory, which a program
     reads from end to end. The last block belongs to no sequence: padding rows write there (`dummy_block`).
+
+    Raises ValueError for more blocks than a CPU has memory for.
     """
 
     def __init__(self, model: Model, num_blocks: int, block_size: int) -> None:
         c = model.config
         shape = (2, c.num_layers, num_blocks + 1, c.num_kv_heads, block_size, c.head_dim)
-        self.memory = torch.zeros(shape, dtype=model.dtype, device=model.device)
+        self.memory = _zeros(shape, model.dtype, model.device)
         self.num_blocks = self.dummy_block = num_blocks
         self.block_size = block_size
         self.layers: list[tuple[Tensor, Tensor]] = [(k, v) for k, v in zip(*self.memory, strict=True)]
@@ -27,3 +32,18 @@ class KVPool:
         """Copy blocks in all layers, {block: block to copy}. Every block is read before any is written."""
         to, source = torch.tensor([list(copies), list(copies.values())], device=self.memory.device)
         self.memory[:, :, to] = self.memory[:, :, source]
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return zeros. On a CPU no page of them takes memory before something is written there.
+
+    torch.zeros would write them all, and np.zeros asks for pages of 2 MiB: a first token touches two in every layer.
+    """
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    nbytes = prod(shape) * dtype.itemsize
+    try:
+        memory = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError) as e:
+        raise ValueError(f"num_blocks={shape[2] - 1}: no memory here for a KV pool of {nbytes:,} bytes") from e
+    return torch.frombuffer(memory, dtype=dtype).view(shape)

@@ -16,6 +16,7 @@ from roseinfer.arguments import refuse_wrong_arguments, takes_settings
 from roseinfer.engine.config import EngineConfig, check_block_size
 from roseinfer.engine.engine import Engine
 from roseinfer.models import Model, ModelTokenizer
+from roseinfer.models.gguf_path import forget_opened
 from roseinfer.parallel.ranks import Ranks
 from roseinfer.parallel.runner import ParallelRunner
 from roseinfer.planning.pool_size import most_blocks, pool_blocks
@@ -68,6 +69,7 @@ class LLM:
         block_size: tokens of a block of the KV cache.
         num_kvcache_blocks: blocks of the KV cache. None: by the two arguments below.
         kv_cache_memory_bytes: bytes for the cache. None: what max_num_seqs sequences can use, on a CPU at most 1 GiB.
+            There a block takes memory from its first use on.
         gpu_memory_utilization: share of a GPU's memory that may be in use, weights and KV cache included. None: 0.9.
         enable_prefix_caching: reuse the full blocks of a prefix that an earlier request computed, while they are kept.
         tensor_parallel_size: processes that each hold a part of every layer and of the KV cache, on GPUs one each. It
@@ -118,6 +120,7 @@ class LLM:
         except BaseException:
             self.close()
             raise
+        forget_opened()
         torch.manual_seed(seed)
 
     def _set_up(

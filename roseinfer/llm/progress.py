@@ -14,10 +14,12 @@ LAYOUT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{remaining} left{postfix}]"
 @contextmanager
 def progress_bar(total: int, shown: bool) -> Iterator[Callable[[int, int], None]]:
     """Yield a function show(requests done, tokens made), which redraws the bar; the bar disappears at the end."""
+    from tqdm.asyncio import tqdm_asyncio
     from tqdm.auto import tqdm
-    from tqdm.notebook import tqdm_notebook
 
-    if not (shown and total and ((sys.stderr and sys.stderr.isatty()) or issubclass(tqdm, tqdm_notebook))):
+    # tqdm.auto is another class in a notebook. Naming that one would import IPython and ipywidgets everywhere.
+    is_notebook = tqdm is not tqdm_asyncio
+    if not (shown and total and (is_notebook or (sys.stderr and sys.stderr.isatty()))):
         yield lambda num_done, num_tokens: None
         return
     begun = perf_counter()

@@ -13,7 +13,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from roseinfer.parallel.process import ProcessEnded
@@ -29,7 +29,7 @@ Answer = dict[str, str]
 class Worker:
     """A process that answers requests with `answer` of a module. It is started again after a request has ended it.
 
-    seconds: the most that one request may take. Raises ProcessEnded when the process does not start.
+    Its imports run beside the caller's work, and only an answer waits for them. seconds: that one request may take.
     """
 
     def __init__(self, module: str, seconds: float) -> None:
@@ -41,11 +41,13 @@ class Worker:
     def answer(self, **request: Any) -> Answer:
         """Return the answer to one request, a dict with "error" where the request has ended the process.
 
-        Raises TypeError, ValueError or RecursionError for what is no JSON.
+        Raises TypeError, ValueError or RecursionError for what is no JSON, and ProcessEnded when the process does not
+        start.
         """
         line = json.dumps(request | {"seconds": self.seconds})
         with self._lock:
             try:
+                self._wait_for_start()
                 answer = self._exchange(line)
             except BaseException:  # Ctrl-C: the next request must not read this one's answer
                 self._restart()
@@ -94,11 +96,14 @@ class Worker:
         )
         self._stop = weakref.finalize(self, _end, self._process)
         assert self._process.stdout, "it is a pipe"
-        self._said = self._process.stdout
-        with self._ended_after(START_SECONDS):
-            is_ready = self._said.readline() == READY
-        if not is_ready:
-            self._stop()
+        self._said, self._has_started = self._process.stdout, False
+
+    def _wait_for_start(self) -> None:
+        if self._has_started:
+            return
+        with self._ended_after(START_SECONDS), suppress(OSError, ValueError):  # a closed pipe
+            self._has_started = self._said.readline() == READY
+        if not (self._has_started or self._is_closed):
             raise ProcessEnded(f"a process did not start: try {sys.executable} -I -c 'import {self.module}'")
 
     @contextmanager

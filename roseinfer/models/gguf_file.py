@@ -4,6 +4,9 @@ GGUF is llama.cpp's format: metadata by name, then a table of tensors, then thei
 docs/gguf.md). The package `gguf` knows the kinds of numbers and how to compute their values. Its reader takes two
 seconds for a vocabulary of 50,000 tokens and trusts the file, so the header is read here: no count, length or offset is
 used before it is compared with what the file has left.
+
+The header alone is mapped, while it is read. A mapping's pages would count as memory of the process beside the copies
+that are made of them, and reading one of a file that was cut meanwhile would end it.
 """
 
 from __future__ import annotations
@@ -36,6 +39,12 @@ class StoredTensor(NamedTuple):
     begin: int
     nbytes: int
 
+    @property
+    def raw_shape(self) -> tuple[int, ...]:
+        """Shape of its bytes: those of a row in place of the row's numbers."""
+        rows = self.shape[:-1]
+        return *rows, self.nbytes // max(prod(rows), 1)
+
 
 class GgufFile:
     """A GGUF file, or all parts of a split one. No tensor is read before it is asked for.
@@ -50,25 +59,30 @@ class GgufFile:
         if find_spec("gguf") is None:
             raise ValueError("it takes the package gguf, which is not installed: `pip install 'roseinfer[gguf]'`")
         self.path = path
-        self._maps: dict[str, mmap.mmap] = {}
+        self._parts: dict[str, Path] = {}
         self.metadata: dict[str, Any] = {}
         self.stored: dict[str, StoredTensor] = {}
         for part in parts_of(path):
-            data = _mapped(part)
-            metadata, tensors = _Header(data).read()
+            with _mapped(part) as data:
+                metadata, tensors = _Header(data).read()
             self.metadata = metadata | self.metadata  # the first part has all of it
             if twice := sorted(tensors.keys() & self.stored.keys()):
                 raise ValueError(f"{part.name}: tensor {twice[0]} is in another part, too")
             self.stored |= tensors
-            self._maps |= dict.fromkeys(tensors, data)
+            self._parts |= dict.fromkeys(tensors, part)
         if (count := self.metadata.get("split.tensors.count", len(self.stored))) != len(self.stored):
             raise ValueError(f"split.tensors.count is {count}, and the parts have {len(self.stored)} tensors")
 
     def raw(self, name: str) -> np.ndarray:
-        """Return the bytes of a tensor, uint8 [rows, bytes of a row], or [bytes] for a vector; not copied."""
-        tensor = self.stored[name]
-        data = np.frombuffer(self._maps[name], np.uint8, tensor.nbytes, tensor.begin)
-        return data.reshape(*tensor.shape[:-1], -1)
+        """Read the bytes of a tensor, uint8 [rows, bytes of a row], or [bytes] for a vector.
+
+        Raises ValueError where the file has fewer bytes by now, and OSError where it is gone.
+        """
+        tensor, part = self.stored[name], self._parts[name]
+        data = np.fromfile(part, np.uint8, tensor.nbytes, offset=tensor.begin)
+        if len(data) < tensor.nbytes:
+            raise ValueError(f"{part.name} was changed while it was read: tensor {name} is truncated")
+        return data.reshape(tensor.raw_shape)
 
     def computed(self, name: str) -> Tensor:
         """Return a tensor in float32."""
@@ -77,9 +91,9 @@ class GgufFile:
 
         tensor, raw = self.stored[name], self.raw(name)
         if tensor.kind == "F32":
-            return torch.from_numpy(raw.view(np.float32).copy())
+            return torch.from_numpy(raw.view(np.float32))
         values = dequantize(raw, GGMLQuantizationType[tensor.kind])
-        return torch.from_numpy(np.array(values, np.float32).reshape(tensor.shape))
+        return torch.from_numpy(np.asarray(values, np.float32).reshape(tensor.shape))
 
     def empty(self, name: str) -> Tensor:
         """Return a tensor of that shape on the meta device, without its numbers."""
@@ -138,7 +152,10 @@ class _Header:
 
     def _require(self, num_bytes: int) -> None:
         if num_bytes > len(self.data) - self.at:
-            raise ValueError(f"its header is truncated at byte {len(self.data):,}, or not GGUF's")
+            raise self._truncated()
+
+    def _truncated(self) -> ValueError:
+        return ValueError(f"its header is truncated at byte {len(self.data):,}, or not GGUF's")
 
     def _numbers(self, form: str) -> tuple[Any, ...]:
         form = f"<{form}"
@@ -148,10 +165,19 @@ class _Header:
         return values
 
     def _text(self) -> str:
-        [length] = self._numbers("Q")
-        self._require(length)
-        self.at += length
-        return self.data[self.at - length : self.at].decode("utf-8")
+        return self._texts(1)[0]
+
+    def _texts(self, number: int) -> list[str]:
+        """Read texts, each after its length. A vocabulary has 100,000, so nothing is called for one of them alone."""
+        data, at, size, texts = self.data, self.at, len(self.data), []
+        for _ in range(number):
+            begin = at + 8
+            at = begin + int.from_bytes(data[at:begin], "little")
+            if at > size:
+                raise self._truncated()
+            texts.append(data[begin:at].decode())
+        self.at = at
+        return texts
 
     def _value(self, kind: int) -> Any:
         if kind == TEXT:
@@ -168,8 +194,7 @@ class _Header:
             return list(self._numbers(f"{length}{NUMBERS[of]}"))
         if of != TEXT:
             raise ValueError(f"its header has an array of an unknown type, {of}")
-        self._require(8 * length)  # the least that it takes
-        return [self._text() for _ in range(length)]
+        return self._texts(length)
 
     def _tensor(self) -> StoredTensor:
         """Read an entry of the table; its `begin` is from the beginning of all tensors."""

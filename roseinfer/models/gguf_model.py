@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -22,6 +21,7 @@ from .shapes import empty_model
 from .weights import finish_layouts
 
 TABLE, HALVES = "token_embd.weight", {"F16": torch.float16, "BF16": torch.bfloat16}
+Read = Callable[[GgufFile, str], Tensor]  # a tensor, by its name in a file
 JOINED = (("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up"))  # of a layer: matrices that we compute as one
 
 
@@ -37,20 +37,22 @@ def load_as_stored(path: Path) -> Model:
     Other matrices and all vectors become float32, one at a time. Token embeddings stay in blocks, and in float16 and
     bfloat16, too; where they are the output matrix as well, both share the blocks. Raises ModelLoadError.
     """
-    model = _model_of(path, GgufFile.computed, lambda raw: torch.from_numpy(raw.copy()))
+    model = _model_of(path, GgufFile.computed, lambda file, name: torch.from_numpy(file.raw(name)))
     finish_layouts(model)
     return model
 
 
 def empty_as_stored(path: Path) -> Model:
     """Return what load_as_stored would, on the meta device: it has all sizes, and no memory. Raises ModelLoadError."""
-    return _model_of(path, GgufFile.empty, lambda raw: torch.empty(raw.shape, dtype=torch.uint8, device="meta"))
+
+    def as_stored(file: GgufFile, name: str) -> Tensor:
+        return torch.empty(file.stored[name].raw_shape, dtype=torch.uint8, device="meta")
+
+    return _model_of(path, GgufFile.empty, as_stored)
 
 
-def _model_of(
-    path: Path, computed: Callable[[GgufFile, str], Tensor], as_stored: Callable[[np.ndarray], Tensor]
-) -> Model:
-    """Make a file's model. computed: reads a tensor in float32. as_stored: makes a tensor of a matrix in blocks."""
+def _model_of(path: Path, computed: Read, as_stored: Read) -> Model:
+    """Make a file's model. computed: reads a tensor in float32. as_stored: reads the bytes of its rows."""
     checkpoint = checkpoint_of(str(path), MODEL_FILES)
     config, file = checkpoint.config, checkpoint.gguf
     assert file, "the path is a GGUF file's"
@@ -58,9 +60,9 @@ def _model_of(
 
     def as_is(name: str) -> Tensor:
         if _is_in_blocks(file, name):
-            return as_stored(file.raw(name))
+            return as_stored(file, name)
         if name == TABLE and (dtype := HALVES.get(file.stored[name].kind)):
-            return as_stored(file.raw(name)).view(dtype)
+            return as_stored(file, name).view(dtype)
         return computed(file, name)
 
     try:
@@ -68,7 +70,7 @@ def _model_of(
         _fill(model, weights_from_gguf(file, config, as_is))
     except ModelLoadError:
         raise
-    except ValueError as e:
+    except (ValueError, OSError) as e:
         raise ModelLoadError(f"{path}: {e}") from e
     return model
 

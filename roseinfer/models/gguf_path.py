@@ -35,6 +35,11 @@ def opened(path: Path) -> GgufFile:
     return _opened(path, tuple((stat.st_size, stat.st_mtime_ns) for stat in stats))
 
 
+def forget_opened() -> None:
+    """Let go of the files that were opened: once a model is loaded, its tokenizer has their texts, too."""
+    _opened.cache_clear()
+
+
 @lru_cache(maxsize=2)  # a model and its draft: config, tokenizer and weights come from one reading of the header
 def _opened(path: Path, state: tuple[tuple[int, int], ...]) -> GgufFile:
     return GgufFile(path)

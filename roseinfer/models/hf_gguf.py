@@ -133,6 +133,9 @@ class HfTensors(Mapping[str, Tensor]):
             return halves_apart(tensor, heads)
         return tensor
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.names  # Mapping's own would read the tensor
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
 

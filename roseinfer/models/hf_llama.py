@@ -127,12 +127,12 @@ def read_weights(tensors: Mapping[str, Tensor], config: ModelConfig) -> Iterator
     Parts that lack a partner are left out. Raises ValueError for parts that cannot be joined, and for a matrix that is
     joined already, in an unknown order of rows.
     """
-    for name, tensor in tensors.items():
+    for name in tensors:  # a GGUF file's are read when they are asked for
         if joined := [whole for whole in FUSED if f".{whole}." in name]:
             raise ValueError(f"weight {name} is not supported, only {', '.join(FUSED[joined[0]])} on their own")
         whole, parts = _fused_from(name)
         if parts is None:
-            yield name.removeprefix("model."), tensor
+            yield name.removeprefix("model."), tensors[name]
         elif name == parts[0] and all(part in tensors for part in parts):
             pieces = [tensors[part] for part in parts]
             if len({piece.shape[1:] for piece in pieces}) > 1:

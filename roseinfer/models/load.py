@@ -133,7 +133,7 @@ def _model_from(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype
             _join_tied(copies, model)
     except ModelLoadError:
         raise
-    except ValueError as e:
+    except (ValueError, OSError) as e:
         raise ModelLoadError(f"{path}: {e}") from e
     check_shapes(model, copies, path)
     model.load_state_dict(copies, assign=True)

@@ -130,7 +130,7 @@ def test_a_chat_may_have_a_learners_engine(llm, capsys, monkeypatch, template, t
 def test_the_oldest_messages_go_when_the_conversation_is_too_long(llm, monkeypatch):
     seen = []
     monkeypatch.setattr(chat, "show_as_it_grows", lambda llm, ids, params: seen.append(ids) or Output("one two"))
-    talk = chat.Chat(llm, SamplingParams(), "Copy", TEMPLATE)
+    talk = chat.Chat(llm, SamplingParams(), "Copy", llm.chat_template, TEMPLATE)
     monkeypatch.setattr(llm, "max_model_len", 20)
     for line in ("first", "second", "third", "fourth"):
         talk.answer(line)

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer, processors
 from roseinfer.llm.chat import ChatTemplate
 from roseinfer.llm.llm import LLM
 from roseinfer.llm.worker import Worker
+from roseinfer.parallel.process import ProcessEnded
 from roseinfer.paths import TINY
 from roseinfer.sequence import SamplingParams
 
@@ -336,6 +337,16 @@ def test_the_process_of_a_template_ends_with_it(tmp_path, monkeypatch):
     del chat
     gc.collect()
     assert process.poll() is not None
+
+
+def test_a_process_starts_beside_its_callers_work():
+    """So only an answer waits for its imports, and says that they failed, each time that it is asked."""
+    worker = Worker("no_such_module", 1)
+    for _ in range(2):
+        with pytest.raises(ProcessEnded, match="^a process did not start: try .* -I -c 'import no_such_module'$"):
+            worker.answer()
+    worker.close()
+    assert worker.answer() == {"error": "it was ended, since it took more than 1 s or too much memory"}
 
 
 def test_messages_are_what_json_can_hold(llm):

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fresh_python import printed_by
 from oracles import prompts_of, values_of
 from served import BLOCKS, IDS, TEXTS, TOKENIZER, copied, params, texts
 
@@ -385,3 +386,18 @@ def test_a_bar_is_for_those_who_look(llm, capsys, monkeypatch, use_tqdm, termina
     llm.generate(TEXTS[:2], params(3), use_tqdm=use_tqdm)
     out, err = capsys.readouterr()
     assert out == "" and ("requests" in err) == ("tok/s" in err) == (use_tqdm and terminal)
+
+
+IN_A_NOTEBOOK = "import ipykernel.zmqshell"
+ONE_BAR = """
+from roseinfer.llm.progress import progress_bar
+with progress_bar(2, True) as show: show(1, 1)
+import sys
+print({"IPython", "ipywidgets", "torch"} & sys.modules.keys())
+"""
+
+
+@pytest.mark.slow
+def test_a_bar_brings_a_notebooks_packages_into_a_notebook_alone():
+    assert printed_by(ONE_BAR) == "set()\n"
+    assert printed_by(IN_A_NOTEBOOK + ONE_BAR).startswith("requests:   0%|")

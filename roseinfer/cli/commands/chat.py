@@ -20,6 +20,7 @@ from roseinfer.llm.template_text import template_text
 from roseinfer.settings import MODEL
 
 if TYPE_CHECKING:
+    from roseinfer.llm.chat import ChatTemplate
     from roseinfer.llm.llm import LLM
     from roseinfer.models import ModelTokenizer
     from roseinfer.sampling_params import SamplingParams
@@ -47,8 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     template = None if args.chat_template is None else template_text(args.chat_template)
-    llm, params = llm_and_params(args, tokenizer_for(args.model, template), max_tokens=args.max_tokens)
-    chat = Chat(llm, params, args.system, template)
+    tokenizer = tokenizer_for(args.model, template)
+    renderer = renderer_of(tokenizer, args.model)
+    llm, params = llm_and_params(args, tokenizer, max_tokens=args.max_tokens)
+    chat = Chat(llm, params, args.system, renderer, template)
     while (line := next_line()) not in (None, "/exit"):
         if line == "/new":
             chat.begin()
@@ -72,11 +75,20 @@ def tokenizer_for(model: str, template: str | None) -> ModelTokenizer:
     return tokenizer
 
 
+def renderer_of(tokenizer: ModelTokenizer, model: str) -> ChatTemplate:
+    """Return what renders conversations. Made before the model is loaded: its process starts meanwhile."""
+    from roseinfer.llm.chat import ChatTemplate
+
+    return ChatTemplate(tokenizer, repr(model))
+
+
 class Chat:
     """A conversation: what was said so far, and the next answer."""
 
-    def __init__(self, llm: LLM, params: SamplingParams, system: str | None, template: str | None) -> None:
-        self.llm, self.params, self.template = llm, params, template
+    def __init__(
+        self, llm: LLM, params: SamplingParams, system: str | None, renderer: ChatTemplate, template: str | None
+    ) -> None:
+        self.llm, self.params, self.renderer, self.template = llm, params, renderer, template
         self.system = [{"role": "system", "content": system}] if system is not None else []
         self.num_tokens, self.seconds = 0, 0.0  # of all answers, from a question to the end of its answer
         self.begin()
@@ -108,7 +120,7 @@ class Chat:
         Its last message alone may still be too long for the model.
         """
         while True:
-            text = self.llm.chat_template.render(self.system + self.said, chat_template=self.template)
+            text = self.renderer.render(self.system + self.said, chat_template=self.template)
             token_ids = self.llm.prompt_ids(text, add_special_tokens=False)
             if len(token_ids) < self.llm.max_model_len or len(self.said) == 1:
                 return token_ids
