@@ -50,13 +50,34 @@ def write_gguf(model: Model, path: Path, kind: str = "F32", v_kind: str | None =
         values = stored(hf_name, weight.float().numpy(), model)
         matrix_kind = v_kind if v_kind and ".v_proj." in hf_name else kind
         own = matrix_kind if values.ndim == 2 else "F32"
-        data = values if own == "F32" else gguf.quants.quantize(values, Kind[own])
+        data = values if own == "F32" else quantized(values, own)
         writer.add_tensor(gguf_name(hf_name), np.ascontiguousarray(data), raw_dtype=Kind[own])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+# Where a block has numbers in float16; of any bits some would not be finite.
+HALVES = {"Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+
+
+def quantized(values: np.ndarray, kind: str) -> np.ndarray:
+    """Return rows of blocks; of a kind to which the package gguf rounds nothing, drawn ones."""
+    if not kind.endswith("_K"):
+        return gguf.quants.quantize(values, Kind[kind])
+    return drawn_blocks(kind, values.size // gguf.GGML_QUANT_SIZES[Kind[kind]][0]).reshape(len(values), -1)
+
+
+def drawn_blocks(kind: str, num_blocks: int) -> np.ndarray:
+    """Return blocks of any bits, with scales that make values like a model's: uint8 [num_blocks, bytes]."""
+    rng = np.random.default_rng(num_blocks)
+    blocks = rng.integers(0, 256, (num_blocks, gguf.GGML_QUANT_SIZES[Kind[kind]][1]), dtype=np.uint8)
+    for at in HALVES.get(kind, (0,)):
+        halves = (3e-5 * rng.standard_normal(num_blocks)).astype(np.float16)
+        blocks[:, at : at + 2] = halves.view(np.uint8).reshape(-1, 2)
+    return blocks
 
 
 def stored(hf_name: str, weight: np.ndarray, model: Model) -> np.ndarray:

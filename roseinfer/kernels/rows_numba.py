@@ -52,26 +52,26 @@ def _read_row(out, table, index):
 
         return numbers
 
-    bits_, offset, head, block_bytes, block_len = (
+    bits_, offset, head, block_bytes, size = (
         layout.bits, layout.offset, layout.group_head, layout.group_bytes, layout.group
     )  # fmt: skip
-    number, number_bytes = (np.float32, 4) if layout.number_bytes == 4 else (np.uint16, 2)
-    has_minimum = head > number_bytes * TILE
+    number = np.dtype(np.float32 if layout.number_bytes == 4 else np.uint16)
+    has_minimum = head > number.itemsize * TILE
 
     def blocks(out, table, index):
         tile, row = table[index // TILE].view(np.uint8), index % TILE
-        numbers = tile.view(number)
-        for block in range(len(out) // block_len):
-            at, begin = block * block_bytes, block * block_len
-            scale = as_float(numbers[at // number_bytes + row])
-            minimum = as_float(numbers[at // number_bytes + TILE + row]) if has_minimum else np.float32(0)
-            for i in range(block_len * bits_ // 8):
+        for block in range(len(out) // size):
+            at, begin = block * block_bytes, block * size
+            of_block = tile[at : at + head].view(number)
+            scale = as_float(of_block[row])
+            minimum = as_float(of_block[TILE + row]) if has_minimum else np.float32(0)
+            for i in range(size * bits_ // 8):
                 byte = tile[at + head + i * TILE + row]
                 if bits_ == 8:
                     out[begin + i] = scale * np.float32(np.int8(byte)) + minimum
                 else:
                     out[begin + i] = scale * np.float32(np.int32(byte & 15) - offset) + minimum
-                    out[begin + block_len // 2 + i] = scale * np.float32(np.int32(byte >> 4) - offset) + minimum
+                    out[begin + size // 2 + i] = scale * np.float32(np.int32(byte >> 4) - offset) + minimum
 
     return blocks
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
+from math import prod
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from roseinfer.arguments import counted
 from roseinfer.kernels.quantized_layout import STORED
 
 from .checkpoint import MODEL_FILES, ModelLoadError, checkpoint_of
 from .gguf_file import GgufFile
 from .gguf_path import gguf_path
+from .gguf_wide import KINDS, in_wide_blocks
 from .hf import weights_from_gguf
 from .linear import MatrixInTiles, StoredEmbedding, StoredLinear, TiledLinear
 from .load import check_shapes
@@ -20,6 +24,7 @@ from .model import Model
 from .shapes import empty_model
 from .weights import finish_layouts
 
+logger = logging.getLogger(__name__)
 TABLE, HALVES = "token_embd.weight", {"F16": torch.float16, "BF16": torch.bfloat16}
 Read = Callable[[GgufFile, str], Tensor]  # a tensor, by its name in a file
 JOINED = (("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up"))  # of a layer: matrices that we compute as one
@@ -34,10 +39,12 @@ def stored_gguf(spec: str, dtype: str | None, quantization: str | None, device: 
 def load_as_stored(path: Path) -> Model:
     """Load a GGUF file's model for a CPU, its matrices in the file's own blocks where those are Q8_0, Q4_0 or Q4_1.
 
-    Other matrices and all vectors become float32, one at a time. Token embeddings stay in blocks, and in float16 and
-    bfloat16, too; where they are the output matrix as well, both share the blocks. Raises ModelLoadError.
+    Blocks of the other kinds in gguf_wide.KINDS keep their values in WIDE ones. Other matrices and all vectors become
+    float32, one at a time, which is logged. Token embeddings stay in blocks, and in float16 and bfloat16, too; where
+    they are the output matrix as well, both share the blocks. Raises ModelLoadError.
     """
     model = _model_of(path, GgufFile.computed, lambda file, name: torch.from_numpy(file.raw(name)))
+    _log_computed(path)
     finish_layouts(model)
     return model
 
@@ -58,9 +65,12 @@ def _model_of(path: Path, computed: Read, as_stored: Read) -> Model:
     assert file, "the path is a GGUF file's"
     model = empty_model(config)
 
+    kept = _kept_in_blocks(file)
+
     def as_is(name: str) -> Tensor:
-        if _is_in_blocks(file, name):
-            return as_stored(file, name)
+        if name in kept:
+            raw = as_stored(file, name)
+            return in_wide_blocks(raw, file.stored[name].kind) if kept[name] else raw
         if name == TABLE and (dtype := HALVES.get(file.stored[name].kind)):
             return as_stored(file, name).view(dtype)
         return computed(file, name)
@@ -75,13 +85,39 @@ def _model_of(path: Path, computed: Read, as_stored: Read) -> Model:
     return model
 
 
-def _is_in_blocks(file: GgufFile, name: str) -> bool:
-    """Whether a tensor can stay in blocks: those that become one matrix need blocks of one kind."""
-    part = name.split(".")[-2]
-    together = next((group for group in JOINED if part in group), (part,))
-    kinds = {file.stored[other].kind for p in together if (other := name.replace(part, p)) in file.stored}
-    is_matrix = len(file.stored[name].shape) == 2 and part != "position_embd"
-    return is_matrix and len(kinds) == 1 and kinds <= set(STORED)
+def _kept_in_blocks(file: GgufFile) -> dict[str, bool]:
+    """Return the names of the matrices that stay in blocks, and for each whether in WIDE ones.
+
+    One compiled call computes a step whose layers have their matrices in one layout. So where a file has several kinds
+    for them, each is made WIDE. Those that we compute as one matrix stay in blocks only together.
+    """
+    kinds = {name: tensor.kind for name, tensor in file.stored.items() if len(tensor.shape) == 2}
+    of_layers = {kind for name, kind in kinds.items() if name.startswith("blk.")} & KINDS.keys()
+    kept = {}
+    for name, kind in kinds.items():
+        part = name.split(".")[-2]
+        together = next((group for group in JOINED if part in group), (part,))
+        if (
+            part != "position_embd"
+            and {kinds.get(name.replace(part, other), kind) for other in together} <= KINDS.keys()
+        ):
+            kept[name] = kind not in STORED or (name.startswith("blk.") and len(of_layers) > 1)
+    return kept
+
+
+def _log_computed(path: Path) -> None:
+    """Log which matrices of a file become float32, and the bytes that they take then."""
+    file = checkpoint_of(str(path), MODEL_FILES).gguf
+    assert file, "the path is a GGUF file's"
+    kept = _kept_in_blocks(file)
+    computed = [t for t in file.stored.values() if len(t.shape) == 2 and t.kind != "F32" and t.name not in kept]
+    computed = [t for t in computed if not (t.name == TABLE and t.kind in HALVES)]
+    if computed:
+        logger.warning(
+            f"{path}: {counted(len(computed), 'tensor')} of {', '.join(sorted({tensor.kind for tensor in computed}))} "
+            f"become float32, {4 * sum(prod(tensor.shape) for tensor in computed):,} bytes instead of "
+            f"{sum(tensor.nbytes for tensor in computed):,}"
+        )
 
 
 @torch.inference_mode()

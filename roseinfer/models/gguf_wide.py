@@ -9,25 +9,41 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from roseinfer.kernels.quantized_layout import WIDE
+from roseinfer.kernels.tiled_numba import TILE
 
 # q [blocks, values], and the scales and minima of runs of as many values, [blocks, runs]; no minima: None.
 Parts = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 BITS = np.arange(8, dtype=np.uint8)
+PIECE = 32 * TILE  # rows that are taken apart at a time, so that little memory is needed on the way
 
 
-def wide(raw: np.ndarray, kind: str) -> np.ndarray:
-    """Return rows of blocks, uint8 [M, bytes], of a kind in KINDS as rows of WIDE blocks."""
-    block_bytes, parts_of = KINDS[kind]
-    q, scales, minima = parts_of(raw.reshape(-1, block_bytes))
-    runs = q.reshape(len(q), -1, WIDE.group)
-    out = np.zeros((*runs.shape[:2], 2 * WIDE.number_bytes + WIDE.group), np.uint8)
-    numbers = out[..., : 2 * WIDE.number_bytes].view(np.float32)
+def in_wide_blocks(raw: Tensor, kind: str) -> Tensor:
+    """Return rows of blocks of a kind in KINDS, uint8 [M, bytes], as rows of WIDE blocks."""
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    num_values, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
+    num_blocks = raw.shape[1] // block_bytes * num_values // WIDE.group
+    out = torch.empty(len(raw), num_blocks * WIDE.group_bytes // TILE, dtype=torch.uint8, device=raw.device)
+    for first in range(0, 0 if raw.is_meta else len(raw), PIECE):
+        rows = raw[first : first + PIECE].numpy()
+        out[first : first + PIECE] = torch.from_numpy(_wide(rows.reshape(-1, block_bytes), kind).reshape(len(rows), -1))
+    return out
+
+
+def _wide(blocks: np.ndarray, kind: str) -> np.ndarray:
+    """Return blocks, uint8 [blocks, bytes], as WIDE blocks, [blocks, runs of 16 values, bytes]."""
+    q, scales, minima = KINDS[kind](blocks)
+    runs, head = q.reshape(len(q), -1, WIDE.group), WIDE.group_head // TILE
+    out = np.zeros((*runs.shape[:2], head + WIDE.group), np.uint8)
+    numbers = out[..., :head].view(np.float32)
     for i, values in enumerate([scales] if minima is None else [scales, minima]):
         numbers[..., i] = np.repeat(values, runs.shape[1] // values.shape[1], axis=1)
-    out[..., 2 * WIDE.number_bytes :] = runs.astype(np.int8).view(np.uint8)
-    return out.reshape(len(raw), -1)
+    out[..., head:] = runs.astype(np.int8).view(np.uint8)
+    return out
 
 
 def _half(blocks: np.ndarray, at: int) -> np.ndarray:
@@ -92,14 +108,14 @@ def _q6_k(blocks: np.ndarray) -> Parts:
     return q, _half(blocks, 208) * blocks[:, 192:208].view(np.int8), None
 
 
-# Kind -> the bytes of a block, and what takes blocks, uint8 [blocks, bytes], apart.
-KINDS: dict[str, tuple[int, Callable[[np.ndarray], Parts]]] = {
-    "Q8_0": (34, _q8_0),
-    "Q4_0": (18, _q4_0),
-    "Q4_1": (20, _q4_1),
-    "Q5_0": (22, _q5_0),
-    "Q5_1": (24, _q5_1),
-    "Q4_K": (144, _q4_k),
-    "Q5_K": (176, _q5_k),
-    "Q6_K": (210, _q6_k),
+# Kind -> what takes its blocks apart, uint8 [blocks, bytes].
+KINDS: dict[str, Callable[[np.ndarray], Parts]] = {
+    "Q8_0": _q8_0,
+    "Q4_0": _q4_0,
+    "Q4_1": _q4_1,
+    "Q5_0": _q5_0,
+    "Q5_1": _q5_1,
+    "Q4_K": _q4_k,
+    "Q5_K": _q5_k,
+    "Q6_K": _q6_k,
 }

@@ -4,7 +4,7 @@
     TiledLinear     tiles of 32 rows, each read from end to end (float32 and bfloat16)
     Int8Linear      8 bits per weight and one scale per row: a quarter of the bytes of float32
     Int4Linear      4 bits per weight and one scale per 64 of them
-    StoredLinear    the blocks of a GGUF file as they are (Q8_0, Q4_0, Q4_1), and StoredEmbedding their rows
+    StoredLinear    the blocks of a GGUF file (Q8_0, Q4_0, Q4_1), or WIDE ones; StoredEmbedding looks up their rows
 
 The products of all but the first take GELU along.
 """
@@ -19,11 +19,10 @@ from torch import Tensor, nn
 
 from roseinfer.kernels.linear_in_tiles import linear_in_tiles
 from roseinfer.kernels.quantized_layout import (
-    BLOCK,
     EIGHT_BITS,
     FOUR_BITS,
     GROUP,
-    STORED,
+    OF_FILES,
     QuantizedLayout,
     rounded_tiles,
     stored_tiles,
@@ -109,15 +108,15 @@ def check_groups(width: int) -> None:
 
 
 class StoredLinear(MatrixInTiles):
-    """A matrix in a GGUF file's own blocks, which are not rounded again; sums in float32.
+    """A matrix in the blocks of a GGUF file, which are not rounded again; sums in float32.
 
-    raw: the file's rows, uint8 [M, bytes], of a kind in STORED, which their width tells. bias [M] or None. x of any
+    raw: rows of blocks, uint8 [M, bytes], of a layout in OF_FILES, which their width tells. bias [M] or None. x of any
     float dtype; the result has its dtype.
     """
 
     def __init__(self, raw: Tensor, in_features: int, bias: Tensor | None) -> None:
-        group_bytes = TILE * raw.shape[1] // (in_features // BLOCK)
-        [layout] = [layout for layout in STORED.values() if layout.group_bytes == group_bytes]
+        row_bytes = {layout.group_bytes * (in_features // layout.group): layout for layout in OF_FILES}
+        layout = row_bytes[TILE * raw.shape[1]]
         stored = torch.empty(layout.shape(len(raw), in_features), dtype=layout.dtype, device=raw.device)
         for first in range(0, 0 if raw.is_meta else len(raw), PIECE):
             rows = raw[first : first + PIECE].numpy()

@@ -1,4 +1,4 @@
-"""Products with a GGUF file's own blocks: those of the dequantised matrix."""
+"""Products with the blocks of a GGUF file: those of the dequantised matrix."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 
 from roseinfer.kernels.linear_in_tiles import linear_in_tiles
-from roseinfer.kernels.quantized_layout import STORED, stored_tiles
+from roseinfer.kernels.quantized_layout import STORED, WIDE, stored_tiles
 from roseinfer.kernels.rows_numba import embedded
+from roseinfer.models.gguf_wide import in_wide_blocks
 
 pytestmark = pytest.mark.slow  # each kind is compiled
+LAYOUTS = {**STORED, "Q5_1": WIDE}
 
 
 def drawn(kind, num_rows, width):
@@ -20,12 +22,13 @@ def drawn(kind, num_rows, width):
     weight = np.random.default_rng(0).standard_normal((num_rows, width), dtype=np.float32)
     weight[0, :32], weight[-1, -32:] = 0, weight[-1, -32:] * 1e4
     raw = gguf.quants.quantize(weight, Kind[kind])
-    tiles = torch.from_numpy(stored_tiles(raw, STORED[kind]))
-    assert tuple(tiles.shape) == STORED[kind].shape(num_rows, width) and tiles.dtype == STORED[kind].dtype
+    rows = raw if kind in STORED else in_wide_blocks(torch.from_numpy(raw), kind).numpy()
+    tiles = torch.from_numpy(stored_tiles(rows, LAYOUTS[kind]))
+    assert tuple(tiles.shape) == LAYOUTS[kind].shape(num_rows, width) and tiles.dtype == LAYOUTS[kind].dtype
     return tiles, torch.from_numpy(gguf.quants.dequantize(raw, Kind[kind]))
 
 
-@pytest.mark.parametrize("kind", STORED)
+@pytest.mark.parametrize("kind", LAYOUTS)
 @pytest.mark.parametrize(("num_rows", "width"), [(100, 96), (32, 32), (1, 64), (33, 1536)])
 def test_a_product_is_that_of_the_dequantised_matrix(kind, num_rows, width):
     tiles, dequantised = drawn(kind, num_rows, width)
@@ -39,7 +42,7 @@ def test_a_product_is_that_of_the_dequantised_matrix(kind, num_rows, width):
         assert ((got - (exact + bias)).abs() <= 2 * allowed + 1e-5).all()
 
 
-@pytest.mark.parametrize("kind", STORED)
+@pytest.mark.parametrize("kind", LAYOUTS)
 def test_rows_are_those_of_the_dequantised_table(kind):
     tiles, dequantised = drawn(kind, 100, 96)
     ids = torch.tensor([0, 99, 31, 32, 64, 32])

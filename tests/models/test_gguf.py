@@ -6,6 +6,7 @@ import struct
 import sys
 from dataclasses import replace
 from itertools import product
+from math import prod
 
 import gguf
 import pytest
@@ -18,11 +19,12 @@ from hypothesis import strategies as st
 from tiers import in_every_run
 
 from roseinfer import LLM, SamplingParams
-from roseinfer.kernels.quantized_layout import STORED
+from roseinfer.kernels.quantized_layout import STORED, WIDE
 from roseinfer.models import (
     ModelConfig,
     ModelLoadError,
     gguf_path,
+    gguf_wide,
     load_model,
     load_tokenizer,
     model_config,
@@ -118,13 +120,14 @@ DAILY_AS_STORED = [name for name, (family, kind) in AS_STORED.items() if family 
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "kind"), in_every_run(AS_STORED, DAILY_AS_STORED))
 def test_matrices_as_they_are_stored_give_the_same_logits(family, kind, tmp_path):
-    """Blocks of the first three kinds stay, and token embeddings in 16 bits, too."""
+    """Blocks of the first three kinds stay, the fourth is widened, and token embeddings in 16 bits stay, too."""
     path = write_gguf(drawn(family), tmp_path / "model.gguf", kind)
     computed, stored = load_model(str(path)), load_as_stored(path)
     torch.testing.assert_close(reference_logits(stored, IDS), reference_logits(computed, IDS), rtol=1e-5, atol=1e-5)
-    assert (type(stored.parts[0].qkv) is StoredLinear) == (kind in STORED)
+    assert (type(stored.parts[0].qkv) is StoredLinear) == (kind in gguf_wide.KINDS)
     table = stored.token_embedding.weight
-    assert (table is getattr(stored.lm_head, "weight", None)) == (kind in STORED and stored.config.tie_embeddings)
+    is_shared = kind in gguf_wide.KINDS and stored.config.tie_embeddings
+    assert (table is getattr(stored.lm_head, "weight", None)) == is_shared
     assert table.nbytes == GgufFile(path).stored["token_embd.weight"].nbytes or kind == "Q5_1"
 
 
@@ -139,23 +142,59 @@ def test_an_llm_of_matrices_as_they_are_stored_gives_the_same_tokens(family, kin
     computed = load_model(str(path))
     with LLM(str(path), device="cpu", num_kvcache_blocks=16) as llm:
         assert held_bytes(llm.engine.model) == sizes_of(path).weight_bytes
-        assert held_bytes(llm.engine.model) < held_bytes(computed) or kind not in STORED
+        assert held_bytes(llm.engine.model) < held_bytes(computed) or kind not in gguf_wide.KINDS
         prompts = [IDS, IDS[:1], IDS[2:6] * 9]
         outputs = llm.generate(prompts, SamplingParams(max_tokens=6, temperature=0, ignore_eos=True))
     assert [o.outputs[0].token_ids for o in outputs] == reference_generate(computed, prompts, 6)
 
 
-@pytest.mark.slow
-def test_matrices_of_two_kinds_that_become_one_are_computed(tmp_path):
-    path = write_gguf(drawn("llama"), tmp_path / "model.gguf", "Q4_0", v_kind="Q8_0")
-    stored = load_as_stored(path)
-    assert type(stored.parts[0].qkv) is TiledLinear and type(stored.parts[0].up) is StoredLinear
-    sizes = sizes_of(path)
+def assert_as_computed(path, has_addresses):
+    """Hold a file's model as it is stored to the dequantised one, and its sizes to those that are planned."""
+    stored, sizes = load_as_stored(path), sizes_of(path)
     assert sizes.title == f"{path} as stored on cpu"
-    assert sizes.weight_bytes == held_bytes(stored) and sizes.address_bytes == 0  # no step in one call, so no addresses
+    assert sizes.weight_bytes == held_bytes(stored)
+    assert (sizes.address_bytes > 0) == has_addresses  # of a step in one call
     torch.testing.assert_close(
         reference_logits(stored, IDS), reference_logits(load_model(str(path)), IDS), rtol=1e-5, atol=1e-5
     )
+    return stored
+
+
+@pytest.mark.slow
+def test_matrices_of_several_kinds_are_all_widened(tmp_path):
+    stored = assert_as_computed(write_gguf(drawn("llama"), tmp_path / "model.gguf", "Q4_0", v_kind="Q8_0"), True)
+    layer = stored.parts[0]
+    assert {layer.qkv.weight.dtype, layer.up.weight.dtype} == {WIDE.dtype}
+    assert stored.lm_head.weight.dtype == STORED["Q4_0"].dtype  # it is in no layer
+
+
+@pytest.mark.slow
+def test_a_matrix_that_is_joined_with_one_in_no_blocks_is_computed(tmp_path, caplog):
+    path = write_gguf(drawn("llama"), tmp_path / "model.gguf", "Q4_0", v_kind="F16")
+    stored = assert_as_computed(path, False)
+    assert type(stored.parts[0].qkv) is TiledLinear and stored.parts[0].up.weight.dtype == STORED["Q4_0"].dtype
+    file = GgufFile(path).stored
+    joined = [file[f"blk.{layer}.attn_{part}.weight"] for layer in range(2) for part in "qkv"]
+    in_float32, in_file = 4 * sum(prod(tensor.shape) for tensor in joined), sum(tensor.nbytes for tensor in joined)
+    assert caplog.messages == [
+        f"{path}: 6 tensors of F16, Q4_0 become float32, {in_float32:,} bytes instead of {in_file:,}"
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["Q4_K", "Q5_K"])
+def test_a_file_of_k_quants_is_that_of_the_dequantised_matrices(kind, tmp_path):
+    """As in the files that are called Q4_K_M, V has more bits. Logits are also those that transformers computes."""
+    from transformers import AutoModelForCausalLM
+
+    model = random_model(replace(CONFIGS["llama"], hidden_size=256, num_heads=16, num_kv_heads=8), seed=1)
+    path = write_gguf(model, tmp_path / "model.gguf", kind, v_kind="Q6_K")
+    stored = assert_as_computed(path, True)
+    assert stored.parts[0].qkv.weight.dtype == stored.lm_head.weight.dtype == WIDE.dtype
+    theirs = AutoModelForCausalLM.from_pretrained(str(tmp_path), gguf_file="model.gguf", dtype=torch.float32)
+    with torch.inference_mode():
+        wanted = theirs(torch.tensor([IDS])).logits[0]
+    torch.testing.assert_close(reference_logits(stored, IDS), wanted, rtol=1e-5, atol=1e-5)
 
 
 PEAK = """
