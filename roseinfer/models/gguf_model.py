@@ -14,7 +14,7 @@ from roseinfer.arguments import counted
 from roseinfer.kernels.quantized_layout import STORED
 
 from .checkpoint import MODEL_FILES, ModelLoadError, checkpoint_of
-from .gguf_file import GgufFile
+from .gguf_file import GgufFile, StoredTensor
 from .gguf_path import gguf_path
 from .gguf_wide import KINDS, in_wide_blocks
 from .hf import weights_from_gguf
@@ -43,8 +43,14 @@ def load_as_stored(path: Path) -> Model:
     float32, one at a time, which is logged. Token embeddings stay in blocks, and in float16 and bfloat16, too; where
     they are the output matrix as well, both share the blocks. Raises ModelLoadError.
     """
-    model = _model_of(path, GgufFile.computed, lambda file, name: torch.from_numpy(file.raw(name)))
-    _log_computed(path)
+    computed: list[StoredTensor] = []
+
+    def in_float32(file: GgufFile, name: str) -> Tensor:
+        computed.append(file.stored[name])
+        return file.computed(name)
+
+    model = _model_of(path, in_float32, lambda file, name: torch.from_numpy(file.raw(name)))
+    _log_computed(path, [tensor for tensor in computed if tensor.kind != "F32"])
     finish_layouts(model)
     return model
 
@@ -105,18 +111,13 @@ def _kept_in_blocks(file: GgufFile) -> dict[str, bool]:
     return kept
 
 
-def _log_computed(path: Path) -> None:
-    """Log which matrices of a file become float32, and the bytes that they take then."""
-    file = checkpoint_of(str(path), MODEL_FILES).gguf
-    assert file, "the path is a GGUF file's"
-    kept = _kept_in_blocks(file)
-    computed = [t for t in file.stored.values() if len(t.shape) == 2 and t.kind != "F32" and t.name not in kept]
-    computed = [t for t in computed if not (t.name == TABLE and t.kind in HALVES)]
-    if computed:
+def _log_computed(path: Path, tensors: list[StoredTensor]) -> None:
+    """Log which tensors of a file became float32, and the bytes that they take now."""
+    if tensors:
+        kinds, numbers = sorted({tensor.kind for tensor in tensors}), sum(prod(tensor.shape) for tensor in tensors)
         logger.warning(
-            f"{path}: {counted(len(computed), 'tensor')} of {', '.join(sorted({tensor.kind for tensor in computed}))} "
-            f"become float32, {4 * sum(prod(tensor.shape) for tensor in computed):,} bytes instead of "
-            f"{sum(tensor.nbytes for tensor in computed):,}"
+            f"{path}: {counted(len(tensors), 'tensor')} of {', '.join(kinds)} became float32, "
+            f"{4 * numbers:,} bytes instead of {sum(tensor.nbytes for tensor in tensors):,}"
         )
 
 

@@ -177,7 +177,7 @@ def test_a_matrix_that_is_joined_with_one_in_no_blocks_is_computed(tmp_path, cap
     joined = [file[f"blk.{layer}.attn_{part}.weight"] for layer in range(2) for part in "qkv"]
     in_float32, in_file = 4 * sum(prod(tensor.shape) for tensor in joined), sum(tensor.nbytes for tensor in joined)
     assert caplog.messages == [
-        f"{path}: 6 tensors of F16, Q4_0 become float32, {in_float32:,} bytes instead of {in_file:,}"
+        f"{path}: 6 tensors of F16, Q4_0 became float32, {in_float32:,} bytes instead of {in_file:,}"
     ]
 
 
