@@ -49,7 +49,12 @@ def load_as_stored(path: Path) -> Model:
         computed.append(file.stored[name])
         return file.computed(name)
 
-    model = _model_of(path, in_float32, lambda file, name: torch.from_numpy(file.raw(name)))
+    def as_stored(file: GgufFile, name: str) -> Tensor:
+        if file.stored[name].kind in HALVES and "output.weight" not in file.stored:  # the output matrix comes from it
+            computed.append(file.stored[name])
+        return torch.from_numpy(file.raw(name))
+
+    model = _model_of(path, in_float32, as_stored)
     _log_computed(path, [tensor for tensor in computed if tensor.kind != "F32"])
     finish_layouts(model)
     return model

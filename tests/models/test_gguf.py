@@ -168,17 +168,30 @@ def test_matrices_of_several_kinds_are_all_widened(tmp_path):
     assert stored.lm_head.weight.dtype == STORED["Q4_0"].dtype  # it is in no layer
 
 
+def what_became_float32(path, names):
+    tensors = [GgufFile(path).stored[name] for name in names]
+    numbers, in_file = sum(prod(tensor.shape) for tensor in tensors), sum(tensor.nbytes for tensor in tensors)
+    kinds = ", ".join(sorted({tensor.kind for tensor in tensors}))
+    return [f"{path}: {len(names)} tensors of {kinds} became float32, {4 * numbers:,} bytes instead of {in_file:,}"]
+
+
 @pytest.mark.slow
 def test_a_matrix_that_is_joined_with_one_in_no_blocks_is_computed(tmp_path, caplog):
     path = write_gguf(drawn("llama"), tmp_path / "model.gguf", "Q4_0", v_kind="F16")
     stored = assert_as_computed(path, False)
     assert type(stored.parts[0].qkv) is TiledLinear and stored.parts[0].up.weight.dtype == STORED["Q4_0"].dtype
-    file = GgufFile(path).stored
-    joined = [file[f"blk.{layer}.attn_{part}.weight"] for layer in range(2) for part in "qkv"]
-    in_float32, in_file = 4 * sum(prod(tensor.shape) for tensor in joined), sum(tensor.nbytes for tensor in joined)
-    assert caplog.messages == [
-        f"{path}: 6 tensors of F16, Q4_0 became float32, {in_float32:,} bytes instead of {in_file:,}"
-    ]
+    joined = [f"blk.{layer}.attn_{part}.weight" for layer in range(2) for part in "qkv"]
+    assert caplog.messages == what_became_float32(path, joined)
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_an_output_matrix_that_comes_from_a_table_in_16_bits_is_told(family, tmp_path, caplog):
+    """Mistral's has an output matrix of its own, and its table stays in 16 bits alone."""
+    path = write_gguf(drawn(family), tmp_path / "model.gguf", "F16")
+    load_as_stored(path)
+    matrices = {name for name, tensor in GgufFile(path).stored.items() if tensor.kind == "F16"}
+    in_float32 = matrices - {"token_embd.weight"} if family == "mistral" else matrices
+    assert caplog.messages == what_became_float32(path, in_float32)
 
 
 @pytest.mark.slow
