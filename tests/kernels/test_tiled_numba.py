@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +16,6 @@ from roseinfer.kernels.tiled_numba import TILE, tiles
 
 # Rows of x that are multiplied at a time.
 ROWS = {torch.float32: tiled_numba.ROWS, torch.bfloat16: amx_numba.ROWS if amx_numba.HAS_AMX else tiled_numba.ROWS}
-LARGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 DTYPES = [torch.float32, torch.bfloat16]
 SHAPES = [(32, 2), (1, 6), (33, 64), (70, 600), (96, 1024)]  # [M, K]: whole and broken tiles, below and above DEPTH
 
@@ -52,19 +49,6 @@ def test_every_value_of_bfloat16_is_found_in_its_pair(depth):
     for m in range(2 * TILE):
         row = F.pad(weight[m], (0, depth % 2)) if m < 40 else torch.zeros(depth + depth % 2, dtype=torch.bfloat16)
         assert torch.equal(pairs[m // TILE, :, m % TILE].flatten(), row)
-
-
-@pytest.mark.skipif(not LARGE_PAGES.exists(), reason="this system has no large pages")
-def test_a_large_matrix_lies_in_large_pages():
-    matrix = tiles(torch.zeros(2048, 1024))
-    middle = matrix.data_ptr() + matrix.nbytes // 2  # its first page may be another's
-    maps = Path("/proc/self/smaps").read_text().split("VmFlags:")
-    for described, flags in zip(maps, maps[1:], strict=False):
-        first, last = (int(at, 16) for at in re.search(r"^([0-9a-f]+)-([0-9a-f]+) ", described, re.MULTILINE).groups())
-        if first <= middle < last:
-            assert "hg" in flags.splitlines()[0].split()  # "huge page advise flag", proc(5)
-            return
-    pytest.fail("no mapping has that address")
 
 
 @pytest.mark.slow
