@@ -1,0 +1,72 @@
+"""tools/gpu_variants.py: every version compiles, and what the fused kernels ask for early they ask for before they wait."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from fresh_python import printed_by
+
+from roseinfer.kernels.fused_triton import linear_shape
+from tools.gpu_variants import LIBRARY, VERSIONS, compared, version_of
+
+# Of each version, for a GPU that lets launches overlap: one product with a LayerNorm, one with SiLU, and a sum's norm.
+COMPILED = """
+import json, re, tempfile
+from pathlib import Path
+from roseinfer.kernels.aot import compiled, fused_programs, resources
+from tools.gpu_variants import VERSIONS, version_of
+
+NORM = {"WIDTH": 768, "PAD": 1024, "CENTERED": True, "PDL": True}
+found, folder = {}, Path(tempfile.mkdtemp())
+for name, edits in VERSIONS.items():
+    module = version_of(edits, folder)
+    products = [p for p in fused_programs(module) if p.about["dtype"] == "bf16"]
+    of_all = [
+        compiled(p.kernel, p.types, p.aligned, {**p.constexprs, "PDL": True}, 90, p.warps)
+        for p in products if (p.about["norm"], p.about["then"]) in (("layer", "gelu"), ("rms", "silu"))
+    ]
+    types = dict.fromkeys(("out", "total", "x", "y", "weight", "bias"), "*bf16") | {"eps": "fp32"}
+    of_all.append(compiled(module.add_norm_kernel, types, types.keys() - {"eps"}, NORM, 90, 4))
+    found[name] = [{"ptx": kernel.asm["ptx"], "stack": resources(kernel).stack_bytes} for kernel in of_all]
+print(json.dumps(found))
+"""
+OF_MEMORY = re.compile(r"prefetch\.global\.L2|griddepcontrol\.\w+|(?:ld|st)\.global|cp\.async\.c[ag]")
+WAIT, LAUNCH, PREFETCH = "griddepcontrol.wait", "griddepcontrol.launch_dependents", "prefetch.global.L2"
+
+
+@pytest.mark.slow
+@pytest.mark.needs_triton
+def test_weights_are_asked_for_before_the_wait_and_nothing_is_read_before_it():
+    found = json.loads(printed_by(COMPILED, ROSEINFER_TRITON="compile"))
+    assert found.keys() == VERSIONS.keys()
+    for name, kernels in found.items():
+        for kernel in kernels:
+            assert kernel["stack"] == 0
+            order = OF_MEMORY.findall(kernel["ptx"])
+            early, late = order[: order.index(WAIT)], order[order.index(WAIT) + 1 :]
+            launch = late if LAUNCH in late else early
+            assert (launch is early) == (name == "fused, next launch begins earlier")
+            launch.remove(LAUNCH)
+            assert early == [PREFETCH] * len(early) and PREFETCH not in late
+            assert bool(early) == (name != "fused, nothing asked for early")
+
+
+@pytest.mark.slow
+@pytest.mark.needs_triton
+def test_each_version_is_timed_on_each_size():
+    result = compared([("tiny", (2, 1))], "cpu", rounds=2, replays=1)
+    rows = [(row["batch_size"], row["version"]) for row in result.rows]
+    assert rows == [(size, name) for size in (2, 1) for name in (*VERSIONS, LIBRARY)]
+    assert all(len(medians) == 2 for medians in result.samples) and all(row["seconds"] > 0 for row in result.rows)
+    assert "next launch begins earlier" in result.text() and json.loads(result.to_json())["rows"] == result.rows
+
+
+@pytest.mark.needs_triton
+def test_a_version_has_its_edits_and_a_text_that_is_not_there_is_refused(tmp_path):
+    plain, narrow = (version_of(VERSIONS[f"fused{more}"], tmp_path) for more in ("", ", 16 columns a program"))
+    assert plain.linear_shape(1, 2304, 768) == linear_shape(1, 2304, 768)
+    assert narrow.linear_shape(1, 2304, 768)["OUT"] == 16
+    with pytest.raises(ValueError, match=r"edits must replace what is in roseinfer\.kernels\.fused_triton, got 'x!'"):
+        version_of({"x!": "y"}, tmp_path)

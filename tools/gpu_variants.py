@@ -1,0 +1,150 @@
+"""python -m tools.gpu_variants: time the decode step with other versions of the fused kernels, in turn, on a GPU.
+
+A version is the kernels' source with a line or two replaced, so the engine needs no flag for what is not decided yet.
+What was the fastest belongs into roseinfer/kernels/fused_triton.py; then its entry here leaves. `make gpu-report` runs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from types import ModuleType
+from typing import Any, ClassVar
+from unittest.mock import patch
+
+import torch
+
+from roseinfer.bench.decode_step import engine_of, model_of, prepared
+from roseinfer.bench.interleave import interleaved
+from roseinfer.bench.provenance import describe_host
+from roseinfer.display.measured import MachineResult
+from roseinfer.display.text_table import Column
+from roseinfer.engine import fused_step
+from roseinfer.kernels import fused_triton
+from roseinfer.models import Model
+from roseinfer.profiling.clock import seconds_of_calls
+
+WAIT, LAUNCH = "tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()"
+# What each version replaces in the kernels' source.
+VERSIONS: dict[str, dict[str, str]] = {
+    "fused": {},
+    "fused, nothing asked for early": {"in tl.static_range(0, LINES, THREADS)": "in tl.static_range(0, 0, THREADS)"},
+    "fused, next launch begins earlier": {f"{WAIT}\n        {LAUNCH}": f"{LAUNCH}\n        {WAIT}"},
+    "fused, 16 columns a program": {"stages = 32, 4, 256, 3": "stages = 16, 4, 256, 4"},
+}
+LIBRARY = "products of a library"
+CASES = (("random:gpt2", (1, 8, 64)), ("random:qwen2.5-7b", (1, 8)))
+NUM_TOKENS = 301  # of each sequence, the new one included, as in `roseinfer bench step`
+ROUNDS, REPLAYS = 6, 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionTimes(MachineResult):
+    """Times of a decode step. rows: one for each model, batch size and version; seconds: the median of all replays.
+
+    samples: for each row the median of each round's replays.
+    """
+
+    SHORT: ClassVar = ("model", "batch_size", "version", "seconds")
+    COLUMNS: ClassVar = (
+        Column("model", of="model"),
+        Column("batch", of="batch_size"),
+        Column("version", of="version"),
+        Column("step us", "{:,.1f}".format, of=lambda row: 1e6 * row["seconds"]),
+        Column("fastest round", "{:,.1f}".format, of=lambda row: 1e6 * row["seconds_min"]),
+    )
+
+
+def version_of(edits: dict[str, str], folder: Path) -> ModuleType:
+    """Import fused_triton's source with some texts replaced. folder: where the source lies as long as it is used.
+
+    Raises ValueError for a text that the source lacks.
+    """
+    source = Path(fused_triton.__file__).read_text(encoding="utf-8")
+    for old, new in edits.items():
+        if old not in source:
+            raise ValueError(f"edits must replace what is in {fused_triton.__name__}, got {old!r}")
+        source = source.replace(old, new)
+    number = len(list(folder.iterdir()))
+    path = folder / f"version_{number}.py"
+    path.write_text(source, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(f"roseinfer.kernels.{path.stem}", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def replay_of(model: Model, kernels: ModuleType, is_fused: bool, size: int) -> Callable[[], object]:
+    """Return a call that computes a decode step with a version's kernels; it was called once.
+
+    is_fused: with few rows the products are these kernels, however wide the model, and otherwise always a library's.
+    """
+    of_kernels = [name for name, value in vars(fused_step).items() if is_of(fused_triton, value)]
+    versions = {name: getattr(kernels, name) for name in of_kernels}
+    with patch.multiple(fused_step, **versions, NARROW=sys.maxsize if is_fused else 0):
+        _, replay = prepared(engine_of(model, size, NUM_TOKENS), size, NUM_TOKENS)
+        replay()
+    return replay
+
+
+def is_of(module: ModuleType, value: Any) -> bool:
+    return getattr(value, "__module__", None) == module.__name__
+
+
+@torch.inference_mode()
+def compared(
+    cases: Sequence[tuple[str, Sequence[int]]], device: str, rounds: int = ROUNDS, replays: int = REPLAYS
+) -> VersionTimes:
+    """Time the versions on each model and batch size, in turn. cases: models, and the batch sizes of each."""
+    where = torch.device(device)
+    rows, samples = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        kernels = {name: version_of(edits, Path(folder)) for name, edits in VERSIONS.items()}
+        for spec, sizes in cases:
+            model = model_of(spec, device, "bfloat16")
+            for size in sizes:
+                for name, medians in times_of(model, kernels, size, where, rounds, replays):
+                    row = {"model": spec, "batch_size": size, "version": name}
+                    rows.append(row | {"seconds": median(medians), "seconds_min": min(medians)})
+                    samples.append(medians)
+    arguments = {"num_tokens": NUM_TOKENS, "rounds": rounds, "replays": replays, "device": device}
+    return VersionTimes(arguments=arguments, **describe_host(where), rows=rows, samples=samples)
+
+
+def times_of(
+    model: Model, kernels: dict[str, ModuleType], size: int, device: torch.device, rounds: int, replays: int
+) -> Iterator[tuple[str, list[float]]]:
+    """Yield each version, and the library's products, with the median seconds of each round."""
+    calls = {name: replay_of(model, module, True, size) for name, module in kernels.items()}
+    calls[LIBRARY] = replay_of(model, fused_triton, False, size)
+
+    def timed(call: Callable[[], object]) -> Callable[[], float]:
+        return lambda: median(seconds_of_calls(call, device, replays))
+
+    yield from interleaved({name: timed(call) for name, call in calls.items()}, rounds, warmup=1).items()
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tools.gpu_variants", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="where to write the times, as JSON")
+    return parser
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Compare the versions, show a table of them and write it with all samples."""
+    args: Any = parser().parse_args(words)
+    result = compared(CASES, args.device)
+    args.output.write_text(result.to_json() + "\n", encoding="utf-8")
+    print(result.text())
+
+
+if __name__ == "__main__":
+    main()
