@@ -1,7 +1,8 @@
-"""python -m tools.gpu_variants: time the decode step with other versions of the fused kernels, in turn, on a GPU.
+"""python -m tools.gpu_variants: time the decode step on a GPU with other versions of the fused kernels, in turn.
 
 A version is the kernels' source with a line or two replaced, so the engine needs no flag for what is not decided yet.
-What was the fastest belongs into roseinfer/kernels/fused_triton.py; then its entry here leaves. `make gpu-report` runs it.
+Once a GPU has decided, write the fastest into roseinfer/kernels/fused_triton.py and take it out here. `make gpu-report`
+runs the comparison.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -26,19 +27,30 @@ from roseinfer.bench.provenance import describe_host
 from roseinfer.display.measured import MachineResult
 from roseinfer.display.text_table import Column
 from roseinfer.engine import fused_step
+from roseinfer.engine.batch import FEW_ROWS
 from roseinfer.kernels import fused_triton
 from roseinfer.models import Model
 from roseinfer.profiling.clock import seconds_of_calls
 
+
+class Version(NamedTuple):
+    """A version of the kernels. edits: new texts by the ones that they replace. few_rows: the most that are fused."""
+
+    edits: dict[str, str]
+    few_rows: int = FEW_ROWS
+
+
 WAIT, LAUNCH = "tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()"
-# What each version replaces in the kernels' source.
-VERSIONS: dict[str, dict[str, str]] = {
-    "fused": {},
-    "fused, nothing asked for early": {"in tl.static_range(0, LINES, THREADS)": "in tl.static_range(0, 0, THREADS)"},
-    "fused, next launch begins earlier": {f"{WAIT}\n        {LAUNCH}": f"{LAUNCH}\n        {WAIT}"},
-    "fused, 16 columns a program": {"stages = 32, 4, 256, 3": "stages = 16, 4, 256, 4"},
+VERSIONS = {
+    "fused": Version({}),
+    "nothing asked for early": Version({"in tl.static_range(0, LINES, THREADS)": "in tl.static_range(0, 0, THREADS)"}),
+    "next launch begins earlier": Version({f"{WAIT}\n        {LAUNCH}": f"{LAUNCH}\n        {WAIT}"}),
+    "16 columns a program": Version({"stages = 32, 4, 256, 3": "stages = 16, 4, 256, 4"}),
+    "64 rows fused, 16 a program": Version(
+        {"max(16, power_of_two(num_rows))": "16", "if num_rows > 16:": "if num_rows > 64:"}, few_rows=64
+    ),
+    "products of a library": Version({}, few_rows=0),
 }
-LIBRARY = "products of a library"
 CASES = (("random:gpt2", (1, 8, 64)), ("random:qwen2.5-7b", (1, 8)))
 NUM_TOKENS = 301  # of each sequence, the new one included, as in `roseinfer bench step`
 ROUNDS, REPLAYS = 6, 30
@@ -81,14 +93,14 @@ def version_of(edits: dict[str, str], folder: Path) -> ModuleType:
     return module
 
 
-def replay_of(model: Model, kernels: ModuleType, is_fused: bool, size: int) -> Callable[[], object]:
-    """Return a call that computes a decode step with a version's kernels; it was called once.
+def replay_of(model: Model, kernels: ModuleType, few_rows: int, size: int) -> Callable[[], object]:
+    """Return a call that computes a decode step with a version's kernels, however wide the model; it was called once.
 
-    is_fused: with few rows the products are these kernels, however wide the model, and otherwise always a library's.
+    few_rows: with more, the products are a library's.
     """
     of_kernels = [name for name, value in vars(fused_step).items() if is_of(fused_triton, value)]
     versions = {name: getattr(kernels, name) for name in of_kernels}
-    with patch.multiple(fused_step, **versions, NARROW=sys.maxsize if is_fused else 0):
+    with patch.multiple(fused_step, **versions, NARROW=sys.maxsize, FEW_ROWS=few_rows):
         _, replay = prepared(engine_of(model, size, NUM_TOKENS), size, NUM_TOKENS)
         replay()
     return replay
@@ -106,7 +118,7 @@ def compared(
     where = torch.device(device)
     rows, samples = [], []
     with tempfile.TemporaryDirectory() as folder:
-        kernels = {name: version_of(edits, Path(folder)) for name, edits in VERSIONS.items()}
+        kernels = {name: version_of(version.edits, Path(folder)) for name, version in VERSIONS.items()}
         for spec, sizes in cases:
             model = model_of(spec, device, "bfloat16")
             for size in sizes:
@@ -121,9 +133,8 @@ def compared(
 def times_of(
     model: Model, kernels: dict[str, ModuleType], size: int, device: torch.device, rounds: int, replays: int
 ) -> Iterator[tuple[str, list[float]]]:
-    """Yield each version, and the library's products, with the median seconds of each round."""
-    calls = {name: replay_of(model, module, True, size) for name, module in kernels.items()}
-    calls[LIBRARY] = replay_of(model, fused_triton, False, size)
+    """Yield each version with the median seconds of each round."""
+    calls = {name: replay_of(model, module, VERSIONS[name].few_rows, size) for name, module in kernels.items()}
 
     def timed(call: Callable[[], object]) -> Callable[[], float]:
         return lambda: median(seconds_of_calls(call, device, replays))
@@ -132,7 +143,9 @@ def times_of(
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tools.gpu_variants", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.gpu_variants", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="where to write the times, as JSON")
     return parser

@@ -28,8 +28,8 @@ from .paged_triton import power_of_two
 tl = triton_mode.language()
 SPAN = 1024  # values that a program handles at a time, where it need not be otherwise
 LINE = tl and tl.constexpr(64)  # values of 16 bits in a line of a GPU's cache
-# Of a matrix, how many lines a program asks for early: 48 KB. Two programs on each of 132 multiprocessors ask for 13 MB,
-# and an H200's L2 of 50 MB still has room for what the launch before reads.
+# How many lines of its matrix a program asks for early: 48 KB. If each of an H200's 132 multiprocessors has two such
+# programs, they ask for 13 MB, and the L2 cache of 50 MB keeps room for what the launch before still reads.
 LINES_AHEAD = tl and tl.constexpr(384)
 jit = with_options(triton_mode.jit, do_not_specialize=("num_rows",))
 
@@ -41,11 +41,11 @@ def gelu(x):
 
 @jit
 def prefetch(matrix, first, last, WIDTH: tl.constexpr, ROWS: tl.constexpr, LINES: tl.constexpr, THREADS: tl.constexpr):
-    """Ask the L2 cache for LINES lines, the beginnings of ROWS rows of a matrix from `first` on, and wait for none.
+    """Ask the L2 cache for LINES lines of a matrix, the beginnings of ROWS rows from `first` on, and wait for none.
 
-    last: the last row that there is. THREADS: how many lines are asked for at a time. Before gdc_wait a weight may be
-    asked for and not loaded: if the launch right before wrote it, a load would find old values, and the cache does not.
-    What this gives on a GPU has not been measured yet.
+    last: the matrix's last row. THREADS: how many lines are asked for at a time. Before gdc_wait a weight is only asked
+    for, never loaded: the launch before may have written it, and then a load could return the old values. No GPU has
+    measured yet what this gains; tools/gpu_variants.py compares the step with it and without.
     """
     for at in tl.static_range(0, LINES, THREADS):
         line = at + tl.arange(0, THREADS)
