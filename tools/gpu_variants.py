@@ -45,9 +45,13 @@ VERSIONS = {
     "fused": Version({}),
     "nothing asked for early": Version({"in tl.static_range(0, LINES, THREADS)": "in tl.static_range(0, 0, THREADS)"}),
     "next launch begins earlier": Version({f"{WAIT}\n        {LAUNCH}": f"{LAUNCH}\n        {WAIT}"}),
+    "128 KB asked for early": Version({"constexpr(384)": "constexpr(1024)"}),
     "16 columns a program": Version({"stages = 32, 4, 256, 3": "stages = 16, 4, 256, 4"}),
     "64 rows fused, 16 a program": Version(
         {"max(16, power_of_two(num_rows))": "16", "if num_rows > 16:": "if num_rows > 64:"}, few_rows=64
+    ),
+    "64 rows fused, 32 a program": Version(
+        {"max(16, power_of_two(num_rows))": "min(32, max(16, power_of_two(num_rows)))"}, few_rows=64
     ),
     "products of a library": Version({}, few_rows=0),
 }
@@ -113,33 +117,40 @@ def is_of(module: ModuleType, value: Any) -> bool:
 @torch.inference_mode()
 def compared(
     cases: Sequence[tuple[str, Sequence[int]]], device: str, rounds: int = ROUNDS, replays: int = REPLAYS
-) -> VersionTimes:
-    """Time the versions on each model and batch size, in turn. cases: models, and the batch sizes of each."""
+) -> Iterator[VersionTimes]:
+    """Time the versions in turn, and yield what is measured so far after each model and batch size.
+
+    cases: models, and the batch sizes of each. replays: of each version in each of the rounds.
+    """
     where = torch.device(device)
-    rows, samples = [], []
+    arguments = {"num_tokens": NUM_TOKENS, "rounds": rounds, "replays": replays, "device": device}
+    result = VersionTimes(arguments=arguments, **describe_host(where), rows=[], samples=[])
     with tempfile.TemporaryDirectory() as folder:
         kernels = {name: version_of(version.edits, Path(folder)) for name, version in VERSIONS.items()}
         for spec, sizes in cases:
             model = model_of(spec, device, "bfloat16")
             for size in sizes:
-                for name, medians in times_of(model, kernels, size, where, rounds, replays):
+                for name, medians in times_of(model, kernels, size, rounds, replays).items():
                     row = {"model": spec, "batch_size": size, "version": name}
-                    rows.append(row | {"seconds": median(medians), "seconds_min": min(medians)})
-                    samples.append(medians)
-    arguments = {"num_tokens": NUM_TOKENS, "rounds": rounds, "replays": replays, "device": device}
-    return VersionTimes(arguments=arguments, **describe_host(where), rows=rows, samples=samples)
+                    result.rows.append(row | {"seconds": median(medians), "seconds_min": min(medians)})
+                    result.samples.append(medians)
+                yield result
 
 
 def times_of(
-    model: Model, kernels: dict[str, ModuleType], size: int, device: torch.device, rounds: int, replays: int
-) -> Iterator[tuple[str, list[float]]]:
-    """Yield each version with the median seconds of each round."""
-    calls = {name: replay_of(model, module, VERSIONS[name].few_rows, size) for name, module in kernels.items()}
+    model: Model, kernels: dict[str, ModuleType], size: int, rounds: int, replays: int
+) -> dict[str, list[float]]:
+    """Return the median seconds of each round by version. One that fuses more rows than usual is tried with more."""
+    calls = {
+        name: replay_of(model, kernels[name], version.few_rows, size)
+        for name, version in VERSIONS.items()
+        if version.few_rows <= FEW_ROWS or size > FEW_ROWS
+    }
 
     def timed(call: Callable[[], object]) -> Callable[[], float]:
-        return lambda: median(seconds_of_calls(call, device, replays))
+        return lambda: median(seconds_of_calls(call, model.device, replays))
 
-    yield from interleaved({name: timed(call) for name, call in calls.items()}, rounds, warmup=1).items()
+    return interleaved({name: timed(call) for name, call in calls.items()}, rounds, warmup=1)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -152,10 +163,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Compare the versions, show a table of them and write it with all samples."""
+    """Compare the versions, write each model and batch size as soon as it is timed, and show a table of all."""
     args: Any = parser().parse_args(words)
-    result = compared(CASES, args.device)
-    args.output.write_text(result.to_json() + "\n", encoding="utf-8")
+    for result in compared(CASES, args.device):
+        args.output.write_text(result.to_json() + "\n", encoding="utf-8")
     print(result.text())
 
 
