@@ -248,8 +248,11 @@ def activate_kernel(out, x, num_values, WIDTH: tl.constexpr, THEN: tl.constexpr,
 
 
 @jit
-def choose_kernel(tokens, logits, row_stride, NUM_LOGITS: tl.constexpr, SPAN: tl.constexpr, PDL: tl.constexpr):
-    """Choose the first of the largest logits of one row, -1 where the largest is not finite or any is NaN."""
+def choose_kernel(tokens, logits, NUM_LOGITS: tl.constexpr, WIDTH: tl.constexpr, SPAN: tl.constexpr, PDL: tl.constexpr):
+    """Choose the first of the largest logits of one row, -1 where the largest is not finite or any is NaN.
+
+    All WIDTH values of a row are read, and those after NUM_LOGITS left out: a mask of 50,257 would forbid wide loads.
+    """
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
@@ -257,8 +260,8 @@ def choose_kernel(tokens, logits, row_stride, NUM_LOGITS: tl.constexpr, SPAN: tl
     best, index = tl.full([SPAN], float("-inf"), tl.float32), tl.zeros([SPAN], tl.int32)
     for at in tl.range(0, NUM_LOGITS, SPAN, num_stages=4):
         k = at + tl.arange(0, SPAN)
-        values = tl.load(logits + row.to(tl.int64) * row_stride + k, mask=k < NUM_LOGITS, other=float("-inf"))
-        values = values.to(tl.float32)
+        values = tl.load(logits + row.to(tl.int64) * WIDTH + k, mask=k < WIDTH, other=float("-inf"))
+        values = tl.where(k < NUM_LOGITS, values.to(tl.float32), float("-inf"))
         values = tl.where(values == values, values, float("inf"))
         index = tl.where(values > best, k, index)
         best = tl.maximum(best, values)
@@ -376,10 +379,13 @@ def rotate_in_place(
 
 
 def choose(logits: Tensor) -> Tensor:
-    """Return the first of the largest of each row of logits [R, V], or NO_TOKEN where that is not finite."""
+    """Return the first of the largest of each row of logits [R, V], or NO_TOKEN where that is not finite.
+
+    The rows may be the beginnings of wider ones, which are read whole.
+    """
     tokens = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
     choose_kernel[(len(logits),)](
-        tokens, logits, logits.stride(0), NUM_LOGITS=logits.size(1), SPAN=8 * SPAN, num_warps=16,
+        tokens, logits, NUM_LOGITS=logits.size(1), WIDTH=logits.stride(0), SPAN=8 * SPAN, num_warps=16,
         **triton_mode.pdl_options(),
     )  # fmt: skip
     return tokens

@@ -12,6 +12,7 @@ from roseinfer.kernels.fused_triton import linear_shape
 from tools.gpu_variants import VERSIONS, compared, version_of
 
 # For a GPU that lets launches overlap: of each version a product and a sum's norm, of the first one with SiLU as well.
+# And what chooses GPT-2's tokens, from rows that are 50,304 wide.
 COMPILED = """
 import json, re, tempfile
 from pathlib import Path
@@ -30,16 +31,29 @@ for name, version in VERSIONS.items():
     types = dict.fromkeys(("out", "total", "x", "y", "weight", "bias"), "*bf16") | {"eps": "fp32"}
     of_all.append(compiled(module.add_norm_kernel, types, types.keys() - {"eps"}, NORM, 90, 4))
     found[name] = [{"ptx": kernel.asm["ptx"], "stack": resources(kernel).stack_bytes} for kernel in of_all]
-print(json.dumps(found))
+CHOICE = {"NUM_LOGITS": 50257, "WIDTH": 50304, "SPAN": 8192, "PDL": True}
+choice = compiled(module.choose_kernel, {"tokens": "*i64", "logits": "*bf16"}, {"tokens", "logits"}, CHOICE, 90, 16)
+print(json.dumps({"versions": found, "choice": choice.asm["ptx"]}))
 """
 OF_MEMORY = re.compile(r"prefetch\.global\.L2|griddepcontrol\.\w+|(?:ld|st)\.global|cp\.async\.c[ag]")
 WAIT, LAUNCH, PREFETCH = "griddepcontrol.wait", "griddepcontrol.launch_dependents", "prefetch.global.L2"
 
 
+@pytest.fixture(scope="module")
+def compiled() -> dict:
+    return json.loads(printed_by(COMPILED, ROSEINFER_TRITON="compile"))
+
+
 @pytest.mark.slow
 @pytest.mark.needs_triton
-def test_weights_are_asked_for_before_the_wait_and_nothing_is_read_before_it():
-    found = json.loads(printed_by(COMPILED, ROSEINFER_TRITON="compile"))
+def test_logits_are_read_16_bytes_at_a_time(compiled):
+    assert "ld.global.b16" not in compiled["choice"] and "cp.async.cg" in compiled["choice"]
+
+
+@pytest.mark.slow
+@pytest.mark.needs_triton
+def test_weights_are_asked_for_before_the_wait_and_nothing_is_read_before_it(compiled):
+    found = compiled["versions"]
     assert found.keys() == VERSIONS.keys()
     for name, kernels in found.items():
         for kernel in kernels:
