@@ -92,7 +92,16 @@ def linear_kernel(
             prefetch(bias, at_column, last, 1, OUT, OUT, threads)
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    # 1. Sums over the width: of products, [PARTS, ROWS, OUT], of x and of its squares.
+    # 1. Load what follows the product, which arrives while the sums are made.
+    to = row[:, None].to(tl.int64) * NUM_OUT + column[None, :]
+    real_out = real_row[:, None] & real_column[None, :]
+    if NORM == "layer":
+        column_sums = tl.load(norm_sums + column, mask=real_column, other=0.0)
+    if bias is not None:
+        shift = tl.load(bias + column, mask=real_column, other=0.0)
+    if residual is not None:
+        added = tl.load(residual + to, mask=real_out, other=0.0)
+    # 2. Sums over the width: of products, [PARTS, ROWS, OUT], of x and of its squares.
     first = tl.zeros([PARTS, ROWS, OUT], tl.float32)
     second = first
     sums = tl.zeros([PARTS, ROWS, CHUNK // PARTS], tl.float32)
@@ -121,7 +130,7 @@ def linear_kernel(
             if UPCAST:
                 matrix = matrix.to(tl.float32)
             second = tl.dot(values, matrix, second, input_precision="ieee")
-    # 2. What follows the product.
+    # 3. What follows the product.
     result = tl.sum(first, axis=0)
     scale = tl.full([ROWS], 1.0, tl.float32)
     if NORM != "":
@@ -129,19 +138,17 @@ def linear_kernel(
         if NORM == "layer":
             mean = tl.sum(tl.sum(sums, axis=2), axis=0) / WIDTH
             variance = tl.maximum(variance - mean * mean, 0.0)
-            result -= mean[:, None] * tl.load(norm_sums + column, mask=real_column, other=0.0)[None, :]
+            result -= mean[:, None] * column_sums[None, :]
         scale = tl.rsqrt(variance + eps)
         result *= scale[:, None]
     if bias is not None:
-        result += tl.load(bias + column, mask=real_column, other=0.0).to(tl.float32)[None, :]
+        result += shift.to(tl.float32)[None, :]
     if THEN == "gelu":
         result = gelu(result)
     if THEN == "silu":
         result = result * tl.sigmoid(result) * tl.sum(second, axis=0) * scale[:, None]
-    to = row[:, None].to(tl.int64) * NUM_OUT + column[None, :]
-    real_out = real_row[:, None] & real_column[None, :]
     if residual is not None:
-        result += tl.load(residual + to, mask=real_out, other=0.0).to(tl.float32)
+        result += added.to(tl.float32)
     tl.store(out + to, result.to(out.dtype.element_ty), mask=real_out)
 
 
@@ -215,6 +222,10 @@ def add_norm_kernel(
     k = tl.arange(0, PAD)
     real = k < WIDTH
     at = tl.program_id(0).to(tl.int64) * WIDTH + k
+    # Loaded first, weight and bias arrive while the row is summed.
+    gain = tl.load(weight + k, mask=real, other=0.0).to(tl.float32)
+    if bias is not None:
+        shift = tl.load(bias + k, mask=real, other=0.0).to(tl.float32)
     values = tl.load(x + at, mask=real, other=0.0).to(tl.float32)
     if y is not None:
         values += tl.load(y + at, mask=real, other=0.0).to(tl.float32)
@@ -224,9 +235,9 @@ def add_norm_kernel(
     if CENTERED:
         values = tl.where(real, values - tl.sum(values, axis=0) / WIDTH, 0.0)
     values *= tl.rsqrt(tl.sum(values * values, axis=0) / WIDTH + eps)
-    values *= tl.load(weight + k, mask=real, other=0.0).to(tl.float32)
+    values *= gain
     if bias is not None:
-        values += tl.load(bias + k, mask=real, other=0.0).to(tl.float32)
+        values += shift
     tl.store(out + at, values.to(out.dtype.element_ty), mask=real)
 
 
