@@ -6,10 +6,14 @@ import json
 import re
 
 import pytest
+import torch
 from fresh_python import printed_by
 
-from roseinfer.kernels.fused_triton import linear_shape
-from tools.gpu_variants import VERSIONS, compared, version_of
+from roseinfer.engine import fused_step
+from roseinfer.engine.runner import Runner
+from roseinfer.kernels import fused_triton
+from roseinfer.models import load_model
+from tools.gpu_variants import VERSIONS, compared, replay_of, version_of
 
 # For a GPU that lets launches overlap: of each version a product and a sum's norm, of the first one with SiLU as well.
 # And what chooses GPT-2's tokens, from rows that are 50,304 wide.
@@ -81,10 +85,30 @@ def test_each_version_is_timed_on_each_size_that_it_is_for():
     assert "next launch begins earlier" in result.text() and json.loads(result.to_json())["rows"] == result.rows
 
 
+@pytest.mark.slow
+@pytest.mark.needs_triton
+@pytest.mark.parametrize(("few_rows", "products"), [(16, 4), (0, 0)])
+@torch.inference_mode()
+def test_a_step_is_computed_by_the_kernels_of_its_version(tmp_path, monkeypatch, few_rows, products):
+    """As on a GPU, where the engine has a FusedStep."""
+    monkeypatch.setattr(Runner, "fused_step", lambda runner: fused_step.FusedStep(runner.model))
+    monkeypatch.setattr(Runner, "whole_step", lambda runner: None)
+    model = load_model("tiny", device="cpu", dtype=torch.bfloat16)
+    kernels, calls = version_of({}, tmp_path), []
+
+    def linear(x, matrix, **options):
+        calls.append(matrix)
+        return x.new_zeros(len(x), len(matrix.weight))
+
+    kernels.linear = linear
+    replay_of(model, kernels, few_rows, 1)
+    assert len(calls) == products * model.config.num_layers and fused_step.linear is fused_triton.linear
+
+
 @pytest.mark.needs_triton
 def test_a_version_has_its_edits_and_a_text_that_is_not_there_is_refused(tmp_path):
     plain, narrow = (version_of(VERSIONS[name].edits, tmp_path) for name in ("fused", "16 columns a program"))
-    assert plain.linear_shape(1, 2304, 768) == linear_shape(1, 2304, 768)
+    assert plain.linear_shape(1, 2304, 768) == fused_triton.linear_shape(1, 2304, 768)
     assert narrow.linear_shape(1, 2304, 768)["OUT"] == 16
     with pytest.raises(ValueError, match=r"edits must replace what is in roseinfer\.kernels\.fused_triton, got 'x!'"):
         version_of({"x!": "y"}, tmp_path)
