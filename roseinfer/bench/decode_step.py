@@ -20,7 +20,7 @@ from roseinfer.engine.batch import make_batch
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.step import Step
 from roseinfer.graphs import RecordedGraph, capture
-from roseinfer.models import load_model, model_config
+from roseinfer.models import Model, load_model, model_config
 from roseinfer.models.weights import prepared_copy
 from roseinfer.profiling import decode_floor
 from roseinfer.profiling.clock import device_clock, seconds_of, seconds_of_calls
@@ -130,18 +130,9 @@ def copy_rate(device: torch.device) -> float:
 
 def steps_of(spec: str, setting: DecodeStep, rate: float) -> Iterator[tuple[Row, list[float]]]:
     """Yield the row of each batch size of a model, and its samples. rate: bytes a second that the device moves."""
-    dtype, num_tokens = getattr(torch, setting.dtype), setting.context + 1
-    # Which random weights there are changes no time.
-    model = prepared_copy(load_model(spec, device=setting.device, dtype=dtype, draw_on=setting.device))
-    most = max(setting.batch_sizes)
-    engine = Engine(
-        model,
-        num_blocks=most * -(-num_tokens // BLOCK_SIZE),
-        max_num_seqs=most,
-        enable_prefix_caching=False,
-        async_scheduling=False,
-    )
-    engine.pool.memory.normal_()
+    num_tokens = setting.context + 1
+    model = model_of(spec, setting.device, setting.dtype)
+    engine = engine_of(model, max(setting.batch_sizes), num_tokens)
     warm_up_seconds, warm_up_bytes = warmed_up(engine)
     for size in setting.batch_sizes:
         kernels, copies, seconds = measured(engine, size, num_tokens, setting.repeats)
@@ -170,6 +161,24 @@ def steps_of(spec: str, setting: DecodeStep, rate: float) -> Iterator[tuple[Row,
         yield row, seconds
 
 
+def model_of(spec: str, device: str, dtype: str) -> Model:
+    """Load a model to time its steps. Random weights are drawn on the device: which ones there are changes no time."""
+    return prepared_copy(load_model(spec, device=device, dtype=getattr(torch, dtype), draw_on=device))
+
+
+def engine_of(model: Model, size: int, num_tokens: int) -> Engine:
+    """Make an engine with room for `size` sequences of num_tokens tokens, and random numbers as its KV cache."""
+    engine = Engine(
+        model,
+        num_blocks=size * -(-num_tokens // BLOCK_SIZE),
+        max_num_seqs=size,
+        enable_prefix_caching=False,
+        async_scheduling=False,
+    )
+    engine.pool.memory.normal_()
+    return engine
+
+
 def warmed_up(engine: Engine) -> tuple[float, int | None]:
     """Warm an engine up; return the seconds and, on a GPU, how much of its memory was taken meanwhile."""
     device = engine.model.device
@@ -189,32 +198,39 @@ def measured(engine: Engine, size: int, num_tokens: int, repeats: int) -> tuple[
     num_tokens: of each of `size` sequences, the new one included.
     """
     runner, device = engine.runner, engine.model.device
-    # 1. Let sequences hold blocks as if all but their last tokens had been computed; nothing depends on the values.
-    seqs = [Sequence(prompt) for prompt in random_prompts(engine.model, size, num_tokens)]
-    engine.blocks.reserve({seq.seq_id: num_tokens for seq in seqs})
-    for seq in seqs:
-        seq.num_cached_tokens = num_tokens - 1
-    step = Step(seqs, [1] * size)
-    batch = make_batch(step, engine.blocks, runner.inputs, None, runner.graphs.sizes if runner.graphs else None)
-    runner.receive(batch, engine.blocks.pool.copies)
-    # 2. List what the step starts.
+    seqs, replay = prepared(engine, size, num_tokens)
+    # 1. List what the step starts.
     if device.type == "cuda":
-        replay: Callable[[], object] = partial(runner.graphs.run if runner.graphs else runner.compute, batch)
         kernels, copies = profiled(replay)
     else:
-        replay, copies = partial(runner.compute, batch), 0
-        counts = [("WholeStep", 1)]  # a compiled call, which no recorder sees
+        copies, counts = 0, [("WholeStep", 1)]  # a compiled call, which no recorder sees
         if not runner.whole:
             graph = capture(replay, device)
             assert isinstance(graph, RecordedGraph)
             replay, counts = graph.replay, Counter(graph.operations).most_common()
         kernels = [{"name": name, "count": count, "seconds": None, "share": None} for name, count in counts]
-    # 3. Time it, after one replay for warm-up.
+    # 2. Time it, after one replay for warm-up.
     replay()
     seconds = seconds_of_calls(replay, device, repeats)
     for seq in seqs:
         engine.blocks.free(seq.seq_id)
     return kernels, copies, seconds
+
+
+def prepared(engine: Engine, size: int, num_tokens: int) -> tuple[list[Sequence], Callable[[], object]]:
+    """Return `size` sequences that hold blocks for num_tokens tokens, and a call that computes their decode step.
+
+    It is as if all but their last tokens had been computed; no time depends on the values.
+    """
+    runner = engine.runner
+    seqs = [Sequence(prompt) for prompt in random_prompts(engine.model, size, num_tokens)]
+    engine.blocks.reserve({seq.seq_id: num_tokens for seq in seqs})
+    for seq in seqs:
+        seq.num_cached_tokens = num_tokens - 1
+    sizes = runner.graphs.sizes if runner.graphs else None
+    batch = make_batch(Step(seqs, [1] * size), engine.blocks, runner.inputs, None, sizes)
+    runner.receive(batch, engine.blocks.pool.copies)
+    return seqs, partial(runner.graphs.run if runner.graphs else runner.compute, batch)
 
 
 def profiled(replay: Callable[[], object]) -> tuple[list[Row], int]:

@@ -14,6 +14,7 @@ import torch
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.display.measured import MachineResult
 from roseinfer.display.table import Table
+from roseinfer.display.text_table import Column, TextTable
 from roseinfer.engine.config import check_device
 from roseinfer.graphs import capture
 from roseinfer.kernels.attention import attention_for
@@ -49,14 +50,21 @@ SHAPES = (
 )
 COLUMNS = {
     "dtype": "dtype",
-    "batch_size": "batch",
-    "context_len": "context",
-    "num_kv_heads": "KV heads",
-    "group": "query heads on each",
-    "head_dim": "head size",
-    "kv_bytes": "KV bytes",
+    "batch": "batch_size",
+    "context": "context_len",
+    "KV heads": "num_kv_heads",
+    "query heads on each": "group",
+    "head size": "head_dim",
+    "KV bytes": "kv_bytes",
 }
-TIMES = {"us": "{:,.1f}", "KV GB/s": "{:,.1f}", "of read bandwidth": "{:.1%}"}
+TIMES = ("us", "KV GB/s", "of read bandwidth")
+FORMATS = {
+    "context": "{:,}",
+    "KV bytes": "{:,}",
+    "us": "{:,.1f}",
+    "KV GB/s": "{:,.1f}",
+    "of read bandwidth": "{:.1%}",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,22 +77,32 @@ class KernelTimes(MachineResult):
 
     SHORT: ClassVar = ("batch_size", "context_len", "dtype", "seconds", "bandwidth_share")
 
+    def title(self) -> str:
+        return f"Attention of one decode step, {self.arguments['kernel']}"
+
+    def shown_rows(self) -> list[dict[str, Any]]:
+        """Return the rows by the names of COLUMNS and TIMES."""
+        return [
+            {name: row[field] for name, field in COLUMNS.items()}
+            | {"us": 1e6 * row["seconds"], "KV GB/s": row["kv_bytes"] / row["seconds"] / 1e9}
+            | {"of read bandwidth": row["bandwidth_share"]}
+            for row in self.rows
+        ]
+
     def tables(self, width: int | None, long: bool = False) -> Iterable[str]:
-        table = self.table()
-        return [f"{table.title}, {self.device}\n{table.text_table(list(table.df)).text(width)}"]
+        columns = [Column(name, FORMATS.get(name, "{}").format, of=name) for name in (*COLUMNS, *TIMES)]
+        return [f"{self.title()}, {self.device}\n{TextTable.of_rows(columns, self.shown_rows()).text(width)}"]
 
     def table(self) -> Table:
+        """Return the rows as a lesson shows them. It needs pandas, which a machine of a GPU report may lack."""
         import pandas as pd
 
-        df = pd.DataFrame(self.rows)
-        df["us"], df["KV GB/s"] = 1e6 * df["seconds"], df["kv_bytes"] / df["seconds"] / 1e9
-        df = df.rename(columns=COLUMNS | {"bandwidth_share": "of read bandwidth"})
         return Table(
-            df[[*COLUMNS.values(), *TIMES]],
-            exact=list(COLUMNS.values()),
+            pd.DataFrame(self.shown_rows()),
+            exact=list(COLUMNS),
             live=list(TIMES),
-            title=f"Attention of one decode step, {self.arguments['kernel']}",
-            formats=TIMES | {"context": "{:,}", "KV bytes": "{:,}"},
+            title=self.title(),
+            formats=FORMATS,
             bars=["of read bandwidth"],
         )
 

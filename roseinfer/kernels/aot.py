@@ -171,13 +171,13 @@ def flat_programs() -> Iterator[Program]:
             yield flat_program(f"attend, {batch}", about, paged_triton.attend_kernel, dtype, launch.options)
 
 
-def fused_programs() -> Iterator[Program]:
-    """Yield fused_triton's product for few rows in all PRODUCTS, in both types of 16 bits."""
-    kernel = fused_triton.linear_kernel
+def fused_programs(module: Any = fused_triton) -> Iterator[Program]:
+    """Yield fused_triton's product for few rows in all PRODUCTS, in both types of 16 bits. module: another version."""
+    kernel = module.linear_kernel
     pointers = ("out", "x", "weight", "bias", "norm_weight", "residual")
     for dtype in ("fp16", "bf16"):
         for num_out, width, norm, then in PRODUCTS:
-            shape: dict[str, Any] = dict(fused_triton.linear_shape(1, num_out, width))
+            shape: dict[str, Any] = dict(module.linear_shape(1, num_out, width))
             warps = shape.pop("num_warps")
             shape |= {"NUM_OUT": num_out, "WIDTH": width, "NORM": norm, "THEN": then, "UPCAST": 0}
             types = {"num_rows": "i32", "eps": "fp32", "norm_sums": "*fp32"} | dict.fromkeys(pointers, f"*{dtype}")

@@ -10,7 +10,8 @@ reads next to nothing. Here they belong to the product: a layer of GPT-2 is four
 - add_norm_kernel, activate_kernel: what stands between two products of a library, which is faster for many rows.
 - embed_kernel, rotate_kernel, choose_kernel: the rest of a step, from token ids to the likeliest tokens.
 
-Every kernel calls gdc_wait before it reads what the launch before it wrote: see triton_mode.pdl_options.
+Every kernel calls gdc_wait before it reads what the launch before it wrote: see triton_mode.pdl_options. What no launch
+writes, the weights, it asks for before that, so they come from memory while the launch before still runs.
 """
 
 from __future__ import annotations
@@ -26,12 +27,33 @@ from .paged_triton import power_of_two
 
 tl = triton_mode.language()
 SPAN = 1024  # values that a program handles at a time, where it need not be otherwise
+LINE = tl and tl.constexpr(64)  # values of 16 bits in a line of a GPU's cache
+# How many lines of its matrix a program asks for early: 48 KB. If each of an H200's 132 multiprocessors has two such
+# programs, they ask for 13 MB, and the L2 cache of 50 MB keeps room for what the launch before still reads.
+LINES_AHEAD = tl and tl.constexpr(384)
 jit = with_options(triton_mode.jit, do_not_specialize=("num_rows",))
 
 
 @jit
 def gelu(x):
     return x * tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))  # its tanh form
+
+
+@jit
+def prefetch(matrix, first, last, WIDTH: tl.constexpr, ROWS: tl.constexpr, LINES: tl.constexpr, THREADS: tl.constexpr):
+    """Ask the L2 cache for LINES lines of a matrix, the beginnings of ROWS rows from `first` on, and wait for none.
+
+    last: the matrix's last row. THREADS: how many lines are asked for at a time. Before gdc_wait a weight is only asked
+    for, never loaded: the launch before may have written it, and then a load could return the old values. No GPU has
+    measured yet what this gains; tools/gpu_variants.py compares the step with it and without.
+    """
+    for at in tl.static_range(0, LINES, THREADS):
+        line = at + tl.arange(0, THREADS)
+        row = tl.minimum(first + line % ROWS, last).to(tl.int64)
+        address = matrix + row * WIDTH + tl.minimum(line // ROWS * LINE, WIDTH - 1)
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; // $0", "=r,l", [address], dtype=tl.int32, is_pure=False, pack=1
+        )
 
 
 @jit
@@ -55,9 +77,31 @@ def linear_kernel(
     k_first = tl.arange(0, PARTS)[:, None] * (CHUNK // PARTS) + tl.arange(0, CHUNK // PARTS)[None, :]
     real_row, real_column = row < num_rows, column < NUM_OUT
     if PDL:
+        threads: tl.constexpr = 32 * PARTS
+        width_lines: tl.constexpr = (WIDTH + LINE - 1) // LINE
+        lines: tl.constexpr = min(OUT * width_lines, LINES_AHEAD // (2 if THEN == "silu" else 1))
+        at_column, last = tl.program_id(0) * OUT, NUM_OUT - 1
+        prefetch(weight, at_column, last, WIDTH, OUT, lines, threads)
+        if THEN == "silu":
+            prefetch(weight + NUM_OUT * WIDTH, at_column, last, WIDTH, OUT, lines, threads)
+        if NORM != "":
+            prefetch(norm_weight, 0, 0, WIDTH, 1, width_lines, threads)
+        if NORM == "layer":
+            prefetch(norm_sums, at_column, last, 1, OUT, OUT, threads)
+        if bias is not None:
+            prefetch(bias, at_column, last, 1, OUT, OUT, threads)
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    # 1. Sums over the width: of products, [PARTS, ROWS, OUT], of x and of its squares.
+    # 1. Load what follows the product, which arrives while the sums are made.
+    to = row[:, None].to(tl.int64) * NUM_OUT + column[None, :]
+    real_out = real_row[:, None] & real_column[None, :]
+    if NORM == "layer":
+        column_sums = tl.load(norm_sums + column, mask=real_column, other=0.0)
+    if bias is not None:
+        shift = tl.load(bias + column, mask=real_column, other=0.0)
+    if residual is not None:
+        added = tl.load(residual + to, mask=real_out, other=0.0)
+    # 2. Sums over the width: of products, [PARTS, ROWS, OUT], of x and of its squares.
     first = tl.zeros([PARTS, ROWS, OUT], tl.float32)
     second = first
     sums = tl.zeros([PARTS, ROWS, CHUNK // PARTS], tl.float32)
@@ -86,7 +130,7 @@ def linear_kernel(
             if UPCAST:
                 matrix = matrix.to(tl.float32)
             second = tl.dot(values, matrix, second, input_precision="ieee")
-    # 2. What follows the product.
+    # 3. What follows the product.
     result = tl.sum(first, axis=0)
     scale = tl.full([ROWS], 1.0, tl.float32)
     if NORM != "":
@@ -94,19 +138,17 @@ def linear_kernel(
         if NORM == "layer":
             mean = tl.sum(tl.sum(sums, axis=2), axis=0) / WIDTH
             variance = tl.maximum(variance - mean * mean, 0.0)
-            result -= mean[:, None] * tl.load(norm_sums + column, mask=real_column, other=0.0)[None, :]
+            result -= mean[:, None] * column_sums[None, :]
         scale = tl.rsqrt(variance + eps)
         result *= scale[:, None]
     if bias is not None:
-        result += tl.load(bias + column, mask=real_column, other=0.0).to(tl.float32)[None, :]
+        result += shift.to(tl.float32)[None, :]
     if THEN == "gelu":
         result = gelu(result)
     if THEN == "silu":
         result = result * tl.sigmoid(result) * tl.sum(second, axis=0) * scale[:, None]
-    to = row[:, None].to(tl.int64) * NUM_OUT + column[None, :]
-    real_out = real_row[:, None] & real_column[None, :]
     if residual is not None:
-        result += tl.load(residual + to, mask=real_out, other=0.0).to(tl.float32)
+        result += added.to(tl.float32)
     tl.store(out + to, result.to(out.dtype.element_ty), mask=real_out)
 
 
@@ -171,11 +213,19 @@ def add_norm_kernel(
 ):  # fmt: skip
     """Add rows of x and y, where there is a y, and normalise the sum: one row in each program."""
     if PDL:
+        lines: tl.constexpr = (WIDTH + LINE - 1) // LINE
+        prefetch(weight, 0, 0, WIDTH, 1, lines, 32)
+        if bias is not None:
+            prefetch(bias, 0, 0, WIDTH, 1, lines, 32)
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     k = tl.arange(0, PAD)
     real = k < WIDTH
     at = tl.program_id(0).to(tl.int64) * WIDTH + k
+    # Loaded first, weight and bias arrive while the row is summed.
+    gain = tl.load(weight + k, mask=real, other=0.0).to(tl.float32)
+    if bias is not None:
+        shift = tl.load(bias + k, mask=real, other=0.0).to(tl.float32)
     values = tl.load(x + at, mask=real, other=0.0).to(tl.float32)
     if y is not None:
         values += tl.load(y + at, mask=real, other=0.0).to(tl.float32)
@@ -185,9 +235,9 @@ def add_norm_kernel(
     if CENTERED:
         values = tl.where(real, values - tl.sum(values, axis=0) / WIDTH, 0.0)
     values *= tl.rsqrt(tl.sum(values * values, axis=0) / WIDTH + eps)
-    values *= tl.load(weight + k, mask=real, other=0.0).to(tl.float32)
+    values *= gain
     if bias is not None:
-        values += tl.load(bias + k, mask=real, other=0.0).to(tl.float32)
+        values += shift
     tl.store(out + at, values.to(out.dtype.element_ty), mask=real)
 
 
@@ -209,8 +259,11 @@ def activate_kernel(out, x, num_values, WIDTH: tl.constexpr, THEN: tl.constexpr,
 
 
 @jit
-def choose_kernel(tokens, logits, row_stride, NUM_LOGITS: tl.constexpr, SPAN: tl.constexpr, PDL: tl.constexpr):
-    """Choose the first of the largest logits of one row, -1 where the largest is not finite or any is NaN."""
+def choose_kernel(tokens, logits, NUM_LOGITS: tl.constexpr, WIDTH: tl.constexpr, SPAN: tl.constexpr, PDL: tl.constexpr):
+    """Choose the first of the largest logits of one row, -1 where the largest is not finite or any is NaN.
+
+    All WIDTH values of a row are read, and those after NUM_LOGITS left out: a mask of 50,257 would forbid wide loads.
+    """
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
@@ -218,8 +271,8 @@ def choose_kernel(tokens, logits, row_stride, NUM_LOGITS: tl.constexpr, SPAN: tl
     best, index = tl.full([SPAN], float("-inf"), tl.float32), tl.zeros([SPAN], tl.int32)
     for at in tl.range(0, NUM_LOGITS, SPAN, num_stages=4):
         k = at + tl.arange(0, SPAN)
-        values = tl.load(logits + row.to(tl.int64) * row_stride + k, mask=k < NUM_LOGITS, other=float("-inf"))
-        values = values.to(tl.float32)
+        values = tl.load(logits + row.to(tl.int64) * WIDTH + k, mask=k < WIDTH, other=float("-inf"))
+        values = tl.where(k < NUM_LOGITS, values.to(tl.float32), float("-inf"))
         values = tl.where(values == values, values, float("inf"))
         index = tl.where(values > best, k, index)
         best = tl.maximum(best, values)
@@ -337,10 +390,13 @@ def rotate_in_place(
 
 
 def choose(logits: Tensor) -> Tensor:
-    """Return the first of the largest of each row of logits [R, V], or NO_TOKEN where that is not finite."""
+    """Return the first of the largest of each row of logits [R, V], or NO_TOKEN where that is not finite.
+
+    The rows may be the beginnings of wider ones, which are read whole.
+    """
     tokens = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
     choose_kernel[(len(logits),)](
-        tokens, logits, logits.stride(0), NUM_LOGITS=logits.size(1), SPAN=8 * SPAN, num_warps=16,
+        tokens, logits, NUM_LOGITS=logits.size(1), WIDTH=logits.stride(0), SPAN=8 * SPAN, num_warps=16,
         **triton_mode.pdl_options(),
     )  # fmt: skip
     return tokens

@@ -16,6 +16,7 @@ from course.posts.data import post_facts
 from roseinfer import benchmark_scheduler
 from roseinfer.cli.main import parser
 from roseinfer.paths import ROOT
+from tools import gpu_variants
 
 SCRIPT = ROOT / "tools/shell/gpu_report.sh"
 PRINTS_ITS_ARGUMENTS = """#!/bin/sh
@@ -49,7 +50,11 @@ def dry_run_in(tmp_path: Path, without_xdist: bool = False, **variables: str) ->
 def test_every_command_is_one_that_there_is(dry_run: subprocess.CompletedProcess[str]):
     tests, *commands = dry_run.stdout.splitlines()
     assert tests.startswith("-m pytest -q -m gpu --confcutdir=tests ")
-    parsers = {"roseinfer": parser(), "roseinfer.benchmark_scheduler": benchmark_scheduler.parser()}
+    parsers = {
+        "roseinfer": parser(),
+        "roseinfer.benchmark_scheduler": benchmark_scheduler.parser(),
+        "tools.gpu_variants": gpu_variants.parser(),
+    }
     for command in commands:
         _, module, *arguments = command.split()
         assert parsers[module].parse_args(arguments).device == "cuda"

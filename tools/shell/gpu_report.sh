@@ -67,6 +67,7 @@ try 100 "$PY" -m pytest -q -m gpu --confcutdir=tests $workers $(find tests -name
 # 2. How far is a decode step from the least possible?
 record 60 step-gpt2 bench step --model random:gpt2 --dtype bfloat16
 record 80 step-qwen2.5-7b bench step --model random:qwen2.5-7b --dtype bfloat16 --batch-sizes 1,8
+try 150 "$PY" -m tools.gpu_variants --device cuda --output "$runs/variants.json"
 record 60 kernels bench kernels
 
 # 3. How fast are whole runs?
