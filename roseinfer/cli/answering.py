@@ -48,6 +48,21 @@ class Writing:
     seed: int | None = flag(None, "the same text again, where it is drawn")
 
 
+def read_tokenizer(model: str, if_text: str) -> ModelTokenizer:
+    """Read a model's tokenizer; a model without one is refused before it is loaded. Raises ModelLoadError.
+
+    if_text: what the error says where MODEL may be a text that was meant for the model.
+    """
+    from roseinfer.models import NoSuchModel, model_tokenizer
+
+    try:
+        return model_tokenizer(model)
+    except NoSuchModel as error:
+        if "/" in model and " " not in model:  # a hub id
+            raise
+        raise NoSuchModel(f"{error}. {if_text}") from error
+
+
 def llm_and_params(args: Namespace, tokenizer: ModelTokenizer, **others: Any) -> tuple[LLM, SamplingParams]:
     """Load the model that was named, for one request at a time. Its own params have what was typed in place of theirs.
 

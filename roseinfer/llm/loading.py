@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from tokenizers import Tokenizer
 
-from roseinfer.engine.config import check_device, check_dtype
+from roseinfer.engine.config import AUTO, check_device, check_dtype
 from roseinfer.engine.speculation.settings import SpeculativeConfig
 from roseinfer.models import (
     Model,
@@ -106,10 +106,10 @@ def model_to_serve(
     check_device(device)
     if prepared and (gguf := stored_gguf(model, dtype, quantization, device)):
         return load_as_stored(gguf)
-    if dtype == "auto":
-        dtype = checkpoint_dtype(model)
     dtype = "float32" if dtype is None else dtype
-    check_dtype(dtype)
+    check_dtype(dtype, AUTO)
+    if dtype == AUTO:
+        dtype = checkpoint_dtype(model)
     check_quantization(quantization, device)
     loaded = load_model(model, device=device, dtype=getattr(torch, dtype))
     if prepared:

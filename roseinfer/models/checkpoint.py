@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from roseinfer.arguments import listed
 from roseinfer.paths import TINY
 
 from .config import ModelConfig
@@ -22,11 +23,15 @@ from .hf_gguf import config_of, end_tokens, in_gguf_words
 CONFIG_FILES = ["config.json", "generation_config.json"]
 TOKENIZER_FILES = ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "*.jinja"]
 MODEL_FILES = [*CONFIG_FILES, *TOKENIZER_FILES, "*.safetensors", "*.safetensors.index.json"]
-OFFLINE_HELP = "'smollm2', 'tiny', 'random:gpt2' and local folders work without a network"
+WITHOUT_NETWORK = "'smollm2', 'tiny', 'random:gpt2', local folders and .gguf files work without a network"
 
 
 class ModelLoadError(ValueError):
     """A model that cannot be loaded. The message says what is wrong with which file or argument."""
+
+
+class NoSuchModel(ModelLoadError):
+    """A spec that names no model: neither something on this machine nor something on the hub."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ def checkpoint_of(spec: str, files: list[str]) -> Checkpoint:
         return _smollm2_from_the_hub(files)
     path = Path(spec).expanduser()
     if path.is_dir():
-        _refuse_gguf_files(path)
+        _require_model(path)
         return Checkpoint(path)
     if path.is_file():
         raise ModelLoadError(f"{spec!r} is a file: give a .gguf file, or the folder that holds config.json and weights")
@@ -118,11 +123,15 @@ def _opened(path: Path) -> GgufFile:
         raise ModelLoadError(f"{path}: {e}") from e
 
 
-def _refuse_gguf_files(folder: Path) -> None:
-    """Raise ModelLoadError for a folder that has GGUF files in place of a config.json."""
-    names = sorted(path.name for path in folder.iterdir() if path.suffix.lower() == ".gguf")
-    if names and not (folder / "config.json").is_file():
-        raise ModelLoadError(f"{folder} has no config.json, but GGUF files: name one of {', '.join(names)} in it")
+def _require_model(folder: Path) -> None:
+    """Raise ModelLoadError for a folder of GGUF files, and for one with neither a model nor a tokenizer."""
+    names = sorted(path.name for path in folder.iterdir())
+    if any(name == "tokenizer.json" or ".safetensors" in name for name in names):
+        return
+    if files := [name for name in names if name.lower().endswith(".gguf")]:
+        raise ModelLoadError(f"{folder} is a folder of GGUF files: name one of {listed(files)} in it")
+    if "config.json" not in names:
+        raise ModelLoadError(f"{folder} has no model: neither config.json nor a GGUF file")
 
 
 def _download(spec: str, files: list[str]) -> Path:
@@ -132,13 +141,13 @@ def _download(spec: str, files: list[str]) -> Path:
     try:
         return Path(snapshot_download(spec, allow_patterns=files, etag_timeout=5))
     except HFValidationError as e:
-        raise ModelLoadError(f"{spec!r} is neither a local folder nor a hub id; {OFFLINE_HELP}") from e
+        raise NoSuchModel(f"{spec!r} is neither a local folder nor a hub id; {WITHOUT_NETWORK}") from e
     except HfHubHTTPError as e:
         reason = str(e).strip().splitlines()[0]
-        raise ModelLoadError(f"the hub refused {spec!r} (neither is it a local folder): {reason}") from e
+        raise NoSuchModel(f"the hub refused {spec!r} (neither is it a local folder): {reason}") from e
     except (LocalEntryNotFoundError, OSError) as e:
-        raise ModelLoadError(
-            f"{spec!r} is no local folder, is not in the local cache, and the hub cannot be reached; {OFFLINE_HELP}"
+        raise NoSuchModel(
+            f"{spec!r} is no local folder, is not in the local cache, and the hub cannot be reached; {WITHOUT_NETWORK}"
         ) from e
 
 

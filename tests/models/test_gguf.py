@@ -271,7 +271,7 @@ def test_paths_that_are_no_gguf_file(tmp_path):
         "folder.gguf": "is a folder: a GGUF file is wanted",
         "none.gguf": "does not exist: a GGUF file is wanted",
         "text.gguf": "does not begin with GGUF",
-        "both": "has no config.json, but GGUF files: name one of a.gguf, b.gguf",
+        "both": "is a folder of GGUF files: name one of a.gguf, b.gguf",
     }.items():
         with pytest.raises(ModelLoadError, match=why):
             load_model(str(tmp_path / spec))

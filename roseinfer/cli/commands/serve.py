@@ -23,7 +23,7 @@ from roseinfer.cli.answering import ModelFlags
 from roseinfer.cli.command import Failed, device_or_best, no_file
 from roseinfer.cli.flags import add_flags, given_fields, settings_of
 from roseinfer.cli.repository import with_stage
-from roseinfer.engine.config import EngineConfig, check_device, check_dtype
+from roseinfer.engine.config import AUTO, EngineConfig, check_device, check_dtype
 from roseinfer.server.lines import to_stderr as say
 from roseinfer.server.settings import ServerSettings
 from roseinfer.settings import MODEL, flag
@@ -140,8 +140,8 @@ def check_engine(model: str, engine: dict[str, Any]) -> None:
 
     sizes = {name: engine[name] for name in (*SIZES, "max_model_len", "scheduling_policy") if name in engine}
     EngineConfig(num_blocks=engine.get("num_kvcache_blocks", 1), **sizes).longest(model_config(model))
-    if (dtype := engine.get("dtype")) not in (None, "auto"):
-        check_dtype(dtype)
+    if "dtype" in engine:
+        check_dtype(engine["dtype"], AUTO)
     device = device_or_best(engine.get("device"))
     check_device(device)
     check_quantization(engine.get("quantization"), device)
