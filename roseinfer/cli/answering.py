@@ -49,13 +49,14 @@ class Writing:
 
 
 def read_tokenizer(model: str, if_text: str) -> ModelTokenizer:
-    """Read a model's tokenizer; a model without one is refused before it is loaded. Raises ModelLoadError.
+    """Read a model's tokenizer, once its config has been read; nothing else is loaded. Raises ModelLoadError.
 
     if_text: what the error says where MODEL may be a text that was meant for the model.
     """
-    from roseinfer.models import NoSuchModel, model_tokenizer
+    from roseinfer.models import NoSuchModel, model_config, model_tokenizer
 
     try:
+        model_config(model)  # what is no model here has no tokenizer to speak of
         return model_tokenizer(model)
     except NoSuchModel as error:
         if "/" in model and " " not in model:  # a hub id

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -23,6 +23,7 @@ from .hf_gguf import config_of, end_tokens, in_gguf_words
 CONFIG_FILES = ["config.json", "generation_config.json"]
 TOKENIZER_FILES = ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "*.jinja"]
 MODEL_FILES = [*CONFIG_FILES, *TOKENIZER_FILES, "*.safetensors", "*.safetensors.index.json"]
+Found = TypeVar("Found")
 WITHOUT_NETWORK = "'smollm2', 'tiny', 'random:gpt2', local folders and .gguf files work without a network"
 
 
@@ -54,18 +55,13 @@ class Checkpoint:
     @cached_property
     def hf_config(self) -> dict[str, Any]:
         """What config.json holds, or would hold. Raises ModelLoadError."""
-        if self.gguf is None:
-            return read_json(self.folder / "config.json")
-        try:
-            return config_of(self.gguf)
-        except ValueError as e:
-            raise ModelLoadError(f"{self.path}: {e}") from e
+        return self._of_gguf(config_of) if self.gguf else read_json(self.folder / "config.json")
 
     @cached_property
     def generation(self) -> dict[str, Any] | None:
         """What generation_config.json holds, or would hold; None without such a file. Raises ModelLoadError."""
         if self.gguf:
-            return {"eos_token_id": end_tokens(self.gguf)}
+            return {"eos_token_id": self._of_gguf(end_tokens)}
         path = self.folder / "generation_config.json"
         return read_json(path) if path.is_file() else None
 
@@ -78,6 +74,14 @@ class Checkpoint:
         except ValueError as e:
             reason = in_gguf_words(self.gguf, str(e)) if self.gguf else e
             raise ModelLoadError(f"{self.path}: {reason}") from e
+
+    def _of_gguf(self, read: Callable[[GgufFile], Found]) -> Found:
+        """Return what a function reads from the file. Raises ModelLoadError for its ValueError."""
+        assert self.gguf, "the caller has looked"
+        try:
+            return read(self.gguf)
+        except ValueError as e:
+            raise ModelLoadError(f"{self.path}: {e}") from e
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield each weight under roseinfer's name. Raises ModelLoadError, or ValueError for wrong names."""

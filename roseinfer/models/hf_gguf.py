@@ -6,8 +6,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from roseinfer.arguments import is_integer
 
 from .gguf_file import GgufFile
 
@@ -78,12 +81,16 @@ IN_A_LAYER = re.compile(r"blk\.(\d+)\.(.+)")
 
 
 def config_of(file: GgufFile) -> dict[str, Any]:
-    """Return the config.json of a file's model. Raises ValueError for an architecture that is not supported."""
+    """Return the config.json of a file's model.
+
+    Raises ValueError for an architecture that is not supported, and for numbers that the package gguf cannot compute.
+    """
     if (kind := file.metadata.get("general.type", "model")) != "model":
         raise ValueError(f"general.type={kind!r}: it is no model by itself")
     name = file.metadata.get("general.architecture")
     if not isinstance(name, str) or name not in ARCHITECTURES:
         raise ValueError(f"general.architecture={name!r} is not supported, only {', '.join(ARCHITECTURES)}")
+    _require_values(file)
     sizes = GPT2_SIZES if name == "gpt2" else SIZES
     config = {"model_type": ARCHITECTURES[name], "vocab_size": _vocab_size(file)}
     for key, theirs in sizes.items():
@@ -107,8 +114,13 @@ def in_gguf_words(file: GgufFile, message: str) -> str:
 
 
 def end_tokens(file: GgufFile) -> list[int]:
-    """Return the ids that end a text: the end of the text, of a turn and of a message."""
-    return sorted({file.metadata[key] for key in END_TOKENS if key in file.metadata})
+    """Return the ids that end a text: the end of the text, of a turn and of a message. Raises ValueError."""
+    found = {key: file.metadata[key] for key in END_TOKENS if key in file.metadata}
+    rows = _vocab_size(file)
+    for key, token in found.items():
+        if not is_integer(token) or not 0 <= token < rows:
+            raise ValueError(f"{key}={token!r:.60} is no token: there are {rows:,}")
+    return sorted(set(found.values()))
 
 
 class HfTensors(Mapping[str, Tensor]):
@@ -130,6 +142,8 @@ class HfTensors(Mapping[str, Tensor]):
         if self.config["model_type"] == "llama" and (part := re.search(r"\.([qk])_proj\.", name)):
             key = "num_attention_heads" if part[1] == "q" else "num_key_value_heads"
             heads = self.config.get(key, self.config["num_attention_heads"])
+            if len(tensor) % (2 * heads):
+                raise ValueError(f"tensor {self.names[name]} has {len(tensor)} rows, its metadata says {heads} heads")
             return halves_apart(tensor, heads)
         return tensor
 
@@ -159,10 +173,27 @@ def _vocab_size(file: GgufFile) -> int:
     if "token_embd.weight" not in file.stored:
         raise ValueError("tensor token_embd.weight is missing: it is no language model")
     rows = file.stored["token_embd.weight"].shape[0]
-    tokens = file.metadata.get("tokenizer.ggml.tokens")
-    if tokens is not None and len(tokens) > rows:
+    tokens = file.metadata.get("tokenizer.ggml.tokens", [])
+    if not isinstance(tokens, list):
+        raise ValueError(f"tokenizer.ggml.tokens must be a list of texts, got {tokens!r:.60}")
+    if len(tokens) > rows:
         raise ValueError(f"its vocabulary has {len(tokens):,} tokens, and token_embd.weight only {rows:,} rows")
     return rows
+
+
+def _require_values(file: GgufFile) -> None:
+    """Raise ValueError for a tensor in a kind of numbers that the package gguf knows and does not compute."""
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    for kind, name in {tensor.kind: tensor.name for tensor in file.stored.values()}.items():
+        block = np.zeros((1, GGML_QUANT_SIZES[GGMLQuantizationType[kind]][1]), np.uint8)
+        try:
+            dequantize(block, GGMLQuantizationType[kind])
+        except NotImplementedError as e:
+            raise ValueError(
+                f"tensor {name} has numbers of type {kind}, which the package gguf does not compute"
+            ) from e
 
 
 def _require_whole_heads(file: GgufFile, name: str, config: dict[str, Any]) -> None:

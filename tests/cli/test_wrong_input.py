@@ -12,10 +12,8 @@ from roseinfer.cli.command import in_flags
 from roseinfer.cli.main import main
 
 NO_TEMPLATE = "'tiny' has no chat template (chat_template.jinja, or 'chat_template' in tokenizer_config.json)"
-NO_MODEL = (
-    "is neither a local folder nor a hub id; 'smollm2', 'tiny', 'random:gpt2', local folders and .gguf files work without "
-    "a network"
-)
+WITHOUT_NETWORK = "'smollm2', 'tiny', 'random:gpt2', local folders and .gguf files work without a network"
+NO_MODEL = f"is neither a local folder nor a hub id; {WITHOUT_NETWORK}"
 CASES = [
     ("lader", "COMMAND: unknown value 'lader' (nearest: ladder), allowed: doctor, generate, "),
     ("bench ofline", "BENCHMARK: unknown value 'ofline' (nearest: offline)"),
