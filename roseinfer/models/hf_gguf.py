@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roseinfer.arguments import is_integer
+from roseinfer.arguments import is_integer, require_positive
 
+from .config import require_size
 from .gguf_file import GgufFile
 
 # GGUF's name of an architecture -> Hugging Face's. Mistral's files say llama.
@@ -35,6 +36,7 @@ GPT2_SIZES = {
     "context_length": "n_positions",
     "attention.layer_norm_epsilon": "layer_norm_epsilon",
 }
+FRACTIONS = ("rms_norm_eps", "layer_norm_epsilon", "rope_theta")  # all others are sizes
 # Other names that messages have for what a file says: ModelConfig's and rope_parameters'.
 OTHER_NAMES = {
     "num_layers": "block_count",
@@ -95,6 +97,10 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     config = {"model_type": ARCHITECTURES[name], "vocab_size": _vocab_size(file)}
     for key, theirs in sizes.items():
         if (value := file.metadata.get(f"{name}.{key}")) is not None:
+            if theirs in FRACTIONS:
+                require_positive(f"{name}.{key}", value)
+            else:
+                require_size(f"its metadata: {name}.{key}", value)
             config[theirs] = value
     config["tie_word_embeddings"] = "output.weight" not in file.stored
     if name != "gpt2":
@@ -198,11 +204,14 @@ def _require_values(file: GgufFile) -> None:
 
 def _require_whole_heads(file: GgufFile, name: str, config: dict[str, Any]) -> None:
     """Raise ValueError where positions turn a part of each head alone."""
-    turned = file.metadata.get(f"{name}.rope.dimension_count")
-    heads = config.get("num_attention_heads") or 1
-    width = config.get("head_dim") or config.get("hidden_size", 0) // heads
+    turned, width = file.metadata.get(f"{name}.rope.dimension_count"), _width_of_head(config)
     if turned not in (None, width):
         raise ValueError(f"{name}.rope.dimension_count={turned}: only whole heads of {width} are turned")
+
+
+def _width_of_head(config: dict[str, Any]) -> int:
+    width: int = config.get("head_dim") or config.get("hidden_size", 0) // config.get("num_attention_heads", 1)
+    return width
 
 
 def _rope_scaling(file: GgufFile, name: str, config: dict[str, Any]) -> dict[str, Any] | None:
@@ -224,7 +233,7 @@ def _as_llama3(divisors: Tensor, config: dict[str, Any]) -> dict[str, Any]:
     from .rope import Llama3Rope, Rope
 
     settings: dict[str, Any] = {
-        "factor": float(divisors.max()),
+        "factor": float(max(divisors, default=1.0)),
         "low_freq_factor": 1.0,
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,
@@ -232,6 +241,6 @@ def _as_llama3(divisors: Tensor, config: dict[str, Any]) -> dict[str, Any]:
     theta = float(config.get("rope_theta", 10_000.0))
     plain = Rope(rope_theta=theta).inverse_frequencies(2 * len(divisors), divisors.device)
     stretched = Llama3Rope(rope_theta=theta, **settings).inverse_frequencies(2 * len(divisors), divisors.device)
-    if not torch.allclose(plain / stretched, divisors, rtol=1e-3):
+    if 2 * len(divisors) != _width_of_head(config) or not torch.allclose(plain / stretched, divisors, rtol=1e-3):
         raise ValueError(f"{STRETCHED} is not Llama 3.1's formula, which alone is supported")
     return {"rope_type": "llama3"} | settings
