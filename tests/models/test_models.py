@@ -115,6 +115,11 @@ def test_shards_and_names_without_the_prefix_load_too(folder, small):
     assert_refused(folder, "b.safetensors does not exist")
 
 
+def test_a_matrix_with_more_dimensions_is_refused(folder):
+    edit_tensors(folder, lambda t: t.update({"transformer.h.0.mlp.c_fc.weight": torch.ones(1, 32, 128)}))
+    assert_refused(folder, r"weight h.0.mlp.c_fc.weight has shape \(1, 32, 128\), config.json says \(")
+
+
 def test_weights_that_are_there_twice_are_refused(folder):
     edit_tensors(folder, lambda t: t.update({"ln_f.bias": t["transformer.ln_f.bias"] + 1}))
     assert_refused(folder, "weight ln_f.bias is there twice")
