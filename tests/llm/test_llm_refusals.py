@@ -95,7 +95,7 @@ def test_one_params_or_one_for_each(llm, given):
         ({"seed": 2**63}, "seed must be an integer from 0 to 9223372036854775807, got 9223372036854775808"),
         ({"model": 5}, "model must be a Model or a spec such as 'tiny' or 'random:gpt2', got 5"),
         ({"model": "./nowhere"}, "no such folder: './nowhere'"),
-        ({"tokenizer": "random:gpt2"}, "'random:gpt2' has random weights and no tokenizer"),
+        ({"tokenizer": "random:gpt2"}, "tokenizer='random:gpt2': 'random:gpt2' has random weights and no tokenizer"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
