@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from roseinfer.arguments import listed
+from roseinfer.arguments import listed, shortened
 from roseinfer.paths import TINY
 
 from .config import ModelConfig
@@ -94,15 +95,17 @@ def checkpoint_of(spec: str, files: list[str]) -> Checkpoint:
     """Find the checkpoint of a spec. For a hub id, download `files` (patterns). Raises ModelLoadError."""
     if spec == "tiny":
         return Checkpoint(TINY)
+    if not spec:  # as a path it would be the folder that one is in
+        raise NoSuchModel(f"'' names no model; {WITHOUT_NETWORK}")
     if gguf := gguf_path(spec):
         return Checkpoint(gguf.parent, _opened(gguf))
     if spec == SMOLLM2:
         return _smollm2_from_the_hub(files)
-    path = Path(spec).expanduser()
-    if path.is_dir():
+    path = Path(os.path.expanduser(spec))
+    if os.path.isdir(path):  # False, as Path.is_dir is not, for a text that is too long for a path
         _require_model(path)
         return Checkpoint(path)
-    if path.is_file():
+    if os.path.isfile(path):
         raise ModelLoadError(f"{spec!r} is a file: give a .gguf file, or the folder that holds config.json and weights")
     if spec.startswith((".", "/", "~")):
         raise ModelLoadError(f"no such folder: {spec!r}")
@@ -145,7 +148,7 @@ def _download(spec: str, files: list[str]) -> Path:
     try:
         return Path(snapshot_download(spec, allow_patterns=files, etag_timeout=5))
     except HFValidationError as e:
-        raise NoSuchModel(f"{spec!r} is neither a local folder nor a hub id; {WITHOUT_NETWORK}") from e
+        raise NoSuchModel(f"{shortened(repr(spec))} is neither a local folder nor a hub id; {WITHOUT_NETWORK}") from e
     except HfHubHTTPError as e:
         reason = str(e).strip().splitlines()[0]
         raise NoSuchModel(f"the hub refused {spec!r} (neither is it a local folder): {reason}") from e

@@ -89,6 +89,12 @@ CASES = [
         f"'What is a token?' {NO_MODEL}. MODEL comes before PROMPT, such as `roseinfer gen",
     ),
     ("generate 'What is a token?' tiny", f"'What is a token?' {NO_MODEL}. MODEL comes before PROMPT, such as"),
+    (
+        f"generate '{'Tell me a story. ' * 30}'",
+        f"'{'Tell me a story. ' * 5}Tell me a s... {NO_MODEL}. MODEL comes before",
+    ),
+    ("generate ''", f"'' names no model; {WITHOUT_NETWORK}"),
+    ("generate ~no-such-user/model a", "no such folder: '~no-such-user/model'"),
     ("generate folder a", "folder has no model: neither config.json nor a GGUF file"),
     ("generate files", "files is a folder of GGUF files: name one of a.gguf, b.GGUF in it"),
     ("generate tiny a --output nowhere/x.json", "--output nowhere/x.json: must be a file in a folder"),
@@ -159,7 +165,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "deep" / "config.json").write_text(json.dumps({"model_type": "gpt2", **sizes}))
 
 
-@pytest.mark.parametrize(("command", "line"), CASES, ids=[command for command, _ in CASES])
+@pytest.mark.parametrize(("command", "line"), CASES, ids=[command[:80] for command, _ in CASES])
 def test_wrong_input_is_one_line(command, line, folder, capsys):
     assert main(shlex.split(command)) == 2
     out, err = capsys.readouterr()
