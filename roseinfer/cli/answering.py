@@ -30,7 +30,7 @@ class ModelFlags:
     dtype: str | None = flag(
         None,
         "float32 (when not given; on a CPU, a GGUF file then keeps its own bits), float16, bfloat16, or auto for the "
-        "checkpoint's own",
+        "checkpoint's own (float32 for a GGUF file)",
     )
     quantization: str | None = flag(None, "int8 or int4 for matrices in 8 or 4 bits, on a CPU")
     device: str | None = flag(None, DEVICE)

@@ -146,7 +146,7 @@ def _download(spec: str, files: list[str]) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(spec, allow_patterns=files, etag_timeout=5))
+        folder = Path(snapshot_download(spec, allow_patterns=files, etag_timeout=5))
     except HFValidationError as e:
         raise NoSuchModel(f"{shortened(repr(spec))} is neither a local folder nor a hub id; {WITHOUT_NETWORK}") from e
     except HfHubHTTPError as e:
@@ -156,6 +156,9 @@ def _download(spec: str, files: list[str]) -> Path:
         raise NoSuchModel(
             f"{spec!r} is no local folder, is not in the local cache, and the hub cannot be reached; {WITHOUT_NETWORK}"
         ) from e
+    if not any((folder / name).exists() for name in ("config.json", "tokenizer.json")):
+        raise ModelLoadError(f"{spec!r} on the hub has no config.json: of GGUF files, download one and give its path")
+    return folder
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -233,6 +233,14 @@ def test_a_hub_model_loads_from_the_local_cache(folder, monkeypatch):
     assert asked["allow_patterns"] == ["config.json", "generation_config.json"]
 
 
+def test_a_hub_id_of_gguf_files_says_what_to_do(monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda spec, **options: str(tmp_path / "not made"))
+    with pytest.raises(
+        ModelLoadError, match="^'someone/small-GGUF' on the hub has no config.json: of GGUF files, down"
+    ):
+        load_model("someone/small-GGUF")
+
+
 def test_neither_folder_nor_hub_id():
     with pytest.raises(ModelLoadError, match="neither a local folder nor a hub id"):
         load_model("not a model")
