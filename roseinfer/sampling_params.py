@@ -128,7 +128,7 @@ class SamplingParams:
         for name in ("logprobs", "prompt_logprobs"):
             number = getattr(self, name)
             is_number_of = number is None or (is_count(number) and number <= MOST_LOGPROBS)
-            _require(is_number_of, name, number, f"None or an integer from 0 to {MOST_LOGPROBS}")
+            _require(is_number_of, name, number, f"an integer from 0 to {MOST_LOGPROBS}")
         self._set("changes_logits", bool(self.logit_changes()))
         self._set("most_tokens", UNBOUNDED if self.max_tokens is None else self.max_tokens)
         # What nearly every step of a greedy batch asks: then the model's likeliest tokens are all that it needs.
@@ -141,7 +141,7 @@ class SamplingParams:
 
     def _check_numbers(self) -> None:
         is_most = self.max_tokens is None or (is_count(self.max_tokens) and self.max_tokens >= 1)
-        _require(is_most, "max_tokens", self.max_tokens, "an integer >= 1, or None for as many as there is room for")
+        _require(is_most, "max_tokens", self.max_tokens, "an integer >= 1")
         is_least = is_count(self.min_tokens) and (self.max_tokens is None or self.min_tokens <= self.max_tokens)
         _require(is_least, "min_tokens", self.min_tokens, f"an integer from 0 to max_tokens={self.max_tokens}")
         is_temperature = is_number(self.temperature) and 0 <= self.temperature < float("inf")
@@ -154,7 +154,7 @@ class SamplingParams:
         is_share = is_number(self.min_p) and 0 <= self.min_p <= 1
         _require(is_share, "min_p", self.min_p, "a number from 0 to 1 (0 keeps all)")
         is_seed = self.seed is None or (is_count(self.seed) and self.seed <= MOST_SEED)
-        _require(is_seed, "seed", self.seed, f"None or an integer from 0 to {MOST_SEED}")
+        _require(is_seed, "seed", self.seed, f"an integer from 0 to {MOST_SEED}")
         _require(is_count(self.n) and self.n >= 1, "n", self.n, "an integer >= 1")
         is_drawn = self.n == 1 or self.temperature > 0
         _require(is_drawn, "n", self.n, "1 at temperature=0, where all samples are the same")
@@ -176,7 +176,7 @@ class SamplingParams:
         is_factor = is_number(self.repetition_penalty) and 0 < self.repetition_penalty < float("inf")
         _require(is_factor, "repetition_penalty", self.repetition_penalty, "a number above 0 (1 changes nothing)")
         if (allowed := self.allowed_token_ids) is not None:
-            form = "None or a list of token ids, at least one"
+            form = "a list of token ids, at least one"
             self._set_tuple("allowed_token_ids", is_count, form)
             _require(bool(self.allowed_token_ids), "allowed_token_ids", allowed, form)
         if self.logit_bias is not None:
@@ -184,7 +184,7 @@ class SamplingParams:
         self._set_tuple("logits_processors", callable, "a list of functions")
         structured = self.structured_outputs
         is_structured = structured is None or isinstance(structured, StructuredOutputsParams)
-        _require(is_structured, "structured_outputs", structured, "None or a StructuredOutputsParams")
+        _require(is_structured, "structured_outputs", structured, "a StructuredOutputsParams")
 
     def _set_tuple(self, name: str, is_valid: Callable[[Any], bool], allowed: str) -> None:
         """Make a tuple of an iterable. A text becomes a tuple of one, and None an empty one."""

@@ -30,7 +30,7 @@ class ModelFlags:
     dtype: str | None = flag(
         None,
         "float32 (when not given; on a CPU, a GGUF file then keeps its own bits), float16, bfloat16, or auto for the "
-        "checkpoint's own",
+        "checkpoint's own (float32 for a GGUF file)",
     )
     quantization: str | None = flag(None, "int8 or int4 for matrices in 8 or 4 bits, on a CPU")
     device: str | None = flag(None, DEVICE)
@@ -46,6 +46,22 @@ class Writing:
     min_p: float | None = flag(None, "the least probability that is kept, as a share of the likeliest token's")
     repetition_penalty: float | None = flag(None, "above 1 keeps the model from repeating itself")
     seed: int | None = flag(None, "the same text again, where it is drawn")
+
+
+def read_tokenizer(model: str, if_text: str) -> ModelTokenizer:
+    """Read a model's tokenizer, once its config has been read; nothing else is loaded. Raises ModelLoadError.
+
+    if_text: what the error says where MODEL may be a text that was meant for the model.
+    """
+    from roseinfer.models import NoSuchModel, model_config, model_tokenizer
+
+    try:
+        model_config(model)  # what is no model here has no tokenizer to speak of
+        return model_tokenizer(model)
+    except NoSuchModel as error:
+        if "/" in model and " " not in model:  # a hub id
+            raise
+        raise NoSuchModel(f"{error}. {if_text}") from error
 
 
 def llm_and_params(args: Namespace, tokenizer: ModelTokenizer, **others: Any) -> tuple[LLM, SamplingParams]:

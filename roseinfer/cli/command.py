@@ -269,7 +269,7 @@ def no_file(error: OSError) -> str:
 
 def device_or_best(device: str | None) -> str:
     """Return the device that was asked for; without one, the GPU where there is one."""
-    return device or best_device()
+    return best_device() if device is None else device
 
 
 def timed_lines() -> Callable[[str], None]:

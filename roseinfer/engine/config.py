@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # a command makes flags of the fields below, and its --help d
     from roseinfer.models import ModelConfig
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+AUTO = "auto"  # dtype of an LLM: the one that the checkpoint says it has
 # Tokens of one step, unless there are more sequences. Products are at their best from some hundreds on, and with more
 # than this a CPU's caches no longer hold what one layer hands to the next.
 STEP_TOKENS = 1024
@@ -115,11 +116,12 @@ class EngineConfig:
         return self.max_num_batched_tokens
 
 
-def check_dtype(dtype: object) -> None:
-    """Raise ValueError unless it names a dtype that weights and KV cache can have."""
-    if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
+def check_dtype(dtype: object, *others: str) -> None:
+    """Raise ValueError unless it names a dtype that weights and KV cache can have, or is one of the others."""
+    allowed = (*DTYPE_BYTES, *others)
+    if not isinstance(dtype, str) or dtype not in allowed:
         how = f": {dtype[3:]}-bit weights are quantization={dtype!r}" if dtype in ("int8", "int4") else ""
-        raise ValueError(f"dtype must be one of {', '.join(DTYPE_BYTES)}, got {dtype!r}{how}")
+        raise ValueError(f"dtype must be one of {', '.join(allowed)}, got {dtype!r}{how}")
 
 
 def check_device(device: object) -> None:

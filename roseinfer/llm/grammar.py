@@ -20,7 +20,7 @@ from .vocabulary import Vocabulary
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
-NOT_INSTALLED = "structured_outputs need llguidance, which is not installed: `pip install 'roseinfer[structured]'`"
+NOT_INSTALLED = "structured_outputs need llguidance, which is not installed: `pip install '.[structured]'`"
 MOST_CHARACTERS = 300_000  # for which in_deep_stack has room
 
 

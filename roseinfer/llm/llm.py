@@ -50,9 +50,11 @@ class LLM:
             used as it is.
         tokenizer: a spec, a Tokenizer or a ModelTokenizer. None: the model's own; without any, prompts are token ids
             and texts are empty.
-        dtype: of weights and KV cache, "float32" (default of a spec), "float16", "bfloat16", "auto": the checkpoint's.
+        dtype: of weights and KV cache, "float32" (default of a spec), "float16", "bfloat16", "auto": the checkpoint's,
+            for a GGUF file float32. None, and no quantization: on a CPU a GGUF file's matrices stay as they are stored.
         device: where the model runs, such as "cpu" or "cuda". None: a GPU if there is one, else the CPU.
-        quantization: "int8" or "int4" keeps the matrices in 8 or 4 bits, on a CPU. None: in dtype.
+        quantization: "int8" or "int4" keeps the matrices in 8 or 4 bits, on a CPU, and rounds a GGUF file's once more.
+            None: in dtype.
         max_model_len: tokens of the longest sequence. None: as many as the model has positions.
         max_num_seqs: sequences that run at a time; others wait.
         scheduling_policy: which waiting request is next: "fcfs" (first come), "shortest" (prompt), "longest_output"

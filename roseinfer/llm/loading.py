@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from tokenizers import Tokenizer
 
-from roseinfer.engine.config import check_device, check_dtype
+from roseinfer.engine.config import AUTO, check_device, check_dtype
 from roseinfer.engine.speculation.settings import SpeculativeConfig
 from roseinfer.models import (
     Model,
@@ -106,10 +106,10 @@ def model_to_serve(
     check_device(device)
     if prepared and (gguf := stored_gguf(model, dtype, quantization, device)):
         return load_as_stored(gguf)
-    if dtype == "auto":
-        dtype = checkpoint_dtype(model)
     dtype = "float32" if dtype is None else dtype
-    check_dtype(dtype)
+    check_dtype(dtype, AUTO)
+    if dtype == AUTO:
+        dtype = checkpoint_dtype(model)
     check_quantization(quantization, device)
     loaded = load_model(model, device=device, dtype=getattr(torch, dtype))
     if prepared:
@@ -140,7 +140,8 @@ def draft_to_serve(config: SpeculativeConfig | None, target: Model, tokenizer: T
 def tokenizer_to_serve(spec: str | None, tokenizer: str | Tokenizer | ModelTokenizer | None) -> ModelTokenizer | None:
     """Return the tokenizer that was asked for, else the one of the model's spec, else None.
 
-    Raises ModelLoadError, and ValueError for a Tokenizer that cuts or pads texts: prompts are neither cut nor padded.
+    Raises ModelLoadError, which names the argument, and ValueError for a Tokenizer that cuts or pads texts: prompts are
+    neither cut nor padded.
     """
     if isinstance(tokenizer, Tokenizer):
         for state, off in (("truncation", "no_truncation"), ("padding", "no_padding")):
@@ -150,7 +151,10 @@ def tokenizer_to_serve(spec: str | None, tokenizer: str | Tokenizer | ModelToken
     if isinstance(tokenizer, ModelTokenizer):
         return tokenizer
     if tokenizer is not None:
-        return model_tokenizer(tokenizer)
+        try:
+            return model_tokenizer(tokenizer)
+        except ModelLoadError as error:
+            raise ModelLoadError(f"tokenizer={tokenizer!r}: {error}") from error
     return model_tokenizer(spec) if spec and has_tokenizer(spec) else None
 
 

@@ -2,6 +2,7 @@
 
 from roseinfer.kernels import triton_mode  # noqa: F401  # sets Triton up before transformers imports it
 
+from .checkpoint import NoSuchModel
 from .config import ModelConfig
 from .gpt2 import GPT2
 from .hf import to_hf
@@ -28,6 +29,7 @@ __all__ = [
     "ModelConfig",
     "ModelLoadError",
     "ModelTokenizer",
+    "NoSuchModel",
     "Rope",
     "checkpoint_dtype",
     "empty_model",

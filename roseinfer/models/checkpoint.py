@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
+from roseinfer.arguments import listed, shortened
 from roseinfer.paths import TINY
 
 from .config import ModelConfig
@@ -22,11 +24,16 @@ from .hf_gguf import config_of, end_tokens, in_gguf_words
 CONFIG_FILES = ["config.json", "generation_config.json"]
 TOKENIZER_FILES = ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "*.jinja"]
 MODEL_FILES = [*CONFIG_FILES, *TOKENIZER_FILES, "*.safetensors", "*.safetensors.index.json"]
-OFFLINE_HELP = "'smollm2', 'tiny', 'random:gpt2' and local folders work without a network"
+Found = TypeVar("Found")
+WITHOUT_NETWORK = "'smollm2', 'tiny', 'random:gpt2', local folders and .gguf files work without a network"
 
 
 class ModelLoadError(ValueError):
     """A model that cannot be loaded. The message says what is wrong with which file or argument."""
+
+
+class NoSuchModel(ModelLoadError):
+    """A spec that names no model: neither something on this machine nor something on the hub."""
 
 
 @dataclass(frozen=True)
@@ -49,18 +56,13 @@ class Checkpoint:
     @cached_property
     def hf_config(self) -> dict[str, Any]:
         """What config.json holds, or would hold. Raises ModelLoadError."""
-        if self.gguf is None:
-            return read_json(self.folder / "config.json")
-        try:
-            return config_of(self.gguf)
-        except ValueError as e:
-            raise ModelLoadError(f"{self.path}: {e}") from e
+        return self._of_gguf(config_of) if self.gguf else read_json(self.folder / "config.json")
 
     @cached_property
     def generation(self) -> dict[str, Any] | None:
         """What generation_config.json holds, or would hold; None without such a file. Raises ModelLoadError."""
         if self.gguf:
-            return {"eos_token_id": end_tokens(self.gguf)}
+            return {"eos_token_id": self._of_gguf(end_tokens)}
         path = self.folder / "generation_config.json"
         return read_json(path) if path.is_file() else None
 
@@ -74,6 +76,14 @@ class Checkpoint:
             reason = in_gguf_words(self.gguf, str(e)) if self.gguf else e
             raise ModelLoadError(f"{self.path}: {reason}") from e
 
+    def _of_gguf(self, read: Callable[[GgufFile], Found]) -> Found:
+        """Return what a function reads from the file. Raises ModelLoadError for its ValueError."""
+        assert self.gguf, "the caller has looked"
+        try:
+            return read(self.gguf)
+        except ValueError as e:
+            raise ModelLoadError(f"{self.path}: {e}") from e
+
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield each weight under roseinfer's name. Raises ModelLoadError, or ValueError for wrong names."""
         if self.gguf is None:
@@ -85,15 +95,17 @@ def checkpoint_of(spec: str, files: list[str]) -> Checkpoint:
     """Find the checkpoint of a spec. For a hub id, download `files` (patterns). Raises ModelLoadError."""
     if spec == "tiny":
         return Checkpoint(TINY)
+    if not spec:  # as a path it would be the folder that one is in
+        raise NoSuchModel(f"'' names no model; {WITHOUT_NETWORK}")
     if gguf := gguf_path(spec):
         return Checkpoint(gguf.parent, _opened(gguf))
     if spec == SMOLLM2:
         return _smollm2_from_the_hub(files)
-    path = Path(spec).expanduser()
-    if path.is_dir():
-        _refuse_gguf_files(path)
+    path = Path(os.path.expanduser(spec))
+    if os.path.isdir(path):  # False, as Path.is_dir is not, for a text that is too long for a path
+        _require_model(path)
         return Checkpoint(path)
-    if path.is_file():
+    if os.path.isfile(path):
         raise ModelLoadError(f"{spec!r} is a file: give a .gguf file, or the folder that holds config.json and weights")
     if spec.startswith((".", "/", "~")):
         raise ModelLoadError(f"no such folder: {spec!r}")
@@ -118,11 +130,15 @@ def _opened(path: Path) -> GgufFile:
         raise ModelLoadError(f"{path}: {e}") from e
 
 
-def _refuse_gguf_files(folder: Path) -> None:
-    """Raise ModelLoadError for a folder that has GGUF files in place of a config.json."""
-    names = sorted(path.name for path in folder.iterdir() if path.suffix.lower() == ".gguf")
-    if names and not (folder / "config.json").is_file():
-        raise ModelLoadError(f"{folder} has no config.json, but GGUF files: name one of {', '.join(names)} in it")
+def _require_model(folder: Path) -> None:
+    """Raise ModelLoadError for a folder of GGUF files, and for one with neither a model nor a tokenizer."""
+    names = sorted(path.name for path in folder.iterdir())
+    if any(name == "tokenizer.json" or ".safetensors" in name for name in names):
+        return
+    if files := [name for name in names if name.lower().endswith(".gguf")]:
+        raise ModelLoadError(f"{folder} is a folder of GGUF files: name one of {listed(files)} in it")
+    if "config.json" not in names:
+        raise ModelLoadError(f"{folder} has no model: neither config.json nor a GGUF file")
 
 
 def _download(spec: str, files: list[str]) -> Path:
@@ -130,16 +146,19 @@ def _download(spec: str, files: list[str]) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(spec, allow_patterns=files, etag_timeout=5))
+        folder = Path(snapshot_download(spec, allow_patterns=files, etag_timeout=5))
     except HFValidationError as e:
-        raise ModelLoadError(f"{spec!r} is neither a local folder nor a hub id; {OFFLINE_HELP}") from e
+        raise NoSuchModel(f"{shortened(repr(spec))} is neither a local folder nor a hub id; {WITHOUT_NETWORK}") from e
     except HfHubHTTPError as e:
         reason = str(e).strip().splitlines()[0]
-        raise ModelLoadError(f"the hub refused {spec!r} (neither is it a local folder): {reason}") from e
+        raise NoSuchModel(f"the hub refused {spec!r} (neither is it a local folder): {reason}") from e
     except (LocalEntryNotFoundError, OSError) as e:
-        raise ModelLoadError(
-            f"{spec!r} is no local folder, is not in the local cache, and the hub cannot be reached; {OFFLINE_HELP}"
+        raise NoSuchModel(
+            f"{spec!r} is no local folder, is not in the local cache, and the hub cannot be reached; {WITHOUT_NETWORK}"
         ) from e
+    if not any((folder / name).exists() for name in ("config.json", "tokenizer.json")):
+        raise ModelLoadError(f"{spec!r} on the hub has no config.json: of GGUF files, download one and give its path")
+    return folder
 
 
 def read_json(path: Path) -> dict[str, Any]:

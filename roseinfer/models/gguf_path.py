@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +17,7 @@ def gguf_path(spec: str) -> Path | None:
     """Return the GGUF file of a spec: a path that ends in .gguf, or "smollm2" where its package is. None: no such."""
     if spec == SMOLLM2:
         return packaged_smollm2()
-    path = Path(spec).expanduser()
+    path = Path(os.path.expanduser(spec))  # Path.expanduser raises RuntimeError for ~ and no user's name
     return path if path.suffix.lower() == ".gguf" else None
 
 

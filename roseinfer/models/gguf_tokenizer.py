@@ -49,7 +49,10 @@ WHOLE_WORDS = ("llama-bpe", "llama3", "llama-v3", "falcon3", "tekken")
 
 def tokenizer_of(file: GgufFile) -> Tokenizer:
     """Make the tokenizer of a GGUF file. Raises ValueError, naming the key, for one that is not supported."""
-    kind, tokens = file.metadata.get(f"{KEY}.model"), _texts(file, "tokens")
+    kind = file.metadata.get(f"{KEY}.model")
+    if kind is None:
+        raise ValueError(f"its metadata has no tokenizer ({KEY}.model)")
+    tokens = _texts(file, "tokens")
     if kind not in ("gpt2", "llama"):
         raise ValueError(f"{KEY}.model={kind!r} is not supported, only gpt2, llama")
     try:

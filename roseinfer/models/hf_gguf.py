@@ -6,9 +6,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from roseinfer.arguments import is_integer, require_positive
+
+from .config import require_size
 from .gguf_file import GgufFile
 
 # GGUF's name of an architecture -> Hugging Face's. Mistral's files say llama.
@@ -32,6 +36,7 @@ GPT2_SIZES = {
     "context_length": "n_positions",
     "attention.layer_norm_epsilon": "layer_norm_epsilon",
 }
+FRACTIONS = ("rms_norm_eps", "layer_norm_epsilon", "rope_theta")  # all others are sizes
 # Other names that messages have for what a file says: ModelConfig's and rope_parameters'.
 OTHER_NAMES = {
     "num_layers": "block_count",
@@ -78,16 +83,24 @@ IN_A_LAYER = re.compile(r"blk\.(\d+)\.(.+)")
 
 
 def config_of(file: GgufFile) -> dict[str, Any]:
-    """Return the config.json of a file's model. Raises ValueError for an architecture that is not supported."""
+    """Return the config.json of a file's model.
+
+    Raises ValueError for an architecture that is not supported, and for numbers that the package gguf cannot compute.
+    """
     if (kind := file.metadata.get("general.type", "model")) != "model":
         raise ValueError(f"general.type={kind!r}: it is no model by itself")
     name = file.metadata.get("general.architecture")
     if not isinstance(name, str) or name not in ARCHITECTURES:
         raise ValueError(f"general.architecture={name!r} is not supported, only {', '.join(ARCHITECTURES)}")
+    _require_values(file)
     sizes = GPT2_SIZES if name == "gpt2" else SIZES
     config = {"model_type": ARCHITECTURES[name], "vocab_size": _vocab_size(file)}
     for key, theirs in sizes.items():
         if (value := file.metadata.get(f"{name}.{key}")) is not None:
+            if theirs in FRACTIONS:
+                require_positive(f"{name}.{key}", value)
+            else:
+                require_size(f"its metadata: {name}.{key}", value)
             config[theirs] = value
     config["tie_word_embeddings"] = "output.weight" not in file.stored
     if name != "gpt2":
@@ -107,8 +120,13 @@ def in_gguf_words(file: GgufFile, message: str) -> str:
 
 
 def end_tokens(file: GgufFile) -> list[int]:
-    """Return the ids that end a text: the end of the text, of a turn and of a message."""
-    return sorted({file.metadata[key] for key in END_TOKENS if key in file.metadata})
+    """Return the ids that end a text: the end of the text, of a turn and of a message. Raises ValueError."""
+    found = {key: file.metadata[key] for key in END_TOKENS if key in file.metadata}
+    rows = _vocab_size(file)
+    for key, token in found.items():
+        if not is_integer(token) or not 0 <= token < rows:
+            raise ValueError(f"{key}={token!r:.60} is no token: there are {rows:,}")
+    return sorted(set(found.values()))
 
 
 class HfTensors(Mapping[str, Tensor]):
@@ -130,6 +148,8 @@ class HfTensors(Mapping[str, Tensor]):
         if self.config["model_type"] == "llama" and (part := re.search(r"\.([qk])_proj\.", name)):
             key = "num_attention_heads" if part[1] == "q" else "num_key_value_heads"
             heads = self.config.get(key, self.config["num_attention_heads"])
+            if len(tensor) % (2 * heads):
+                raise ValueError(f"tensor {self.names[name]} has {len(tensor)} rows, its metadata says {heads} heads")
             return halves_apart(tensor, heads)
         return tensor
 
@@ -162,19 +182,39 @@ def _vocab_size(file: GgufFile) -> int:
     if "token_embd.weight" not in file.stored:
         raise ValueError("tensor token_embd.weight is missing: it is no language model")
     rows = file.stored["token_embd.weight"].shape[0]
-    tokens = file.metadata.get("tokenizer.ggml.tokens")
-    if tokens is not None and len(tokens) > rows:
+    tokens = file.metadata.get("tokenizer.ggml.tokens", [])
+    if not isinstance(tokens, list):
+        raise ValueError(f"tokenizer.ggml.tokens must be a list of texts, got {tokens!r:.60}")
+    if len(tokens) > rows:
         raise ValueError(f"its vocabulary has {len(tokens):,} tokens, and token_embd.weight only {rows:,} rows")
     return rows
 
 
+def _require_values(file: GgufFile) -> None:
+    """Raise ValueError for a tensor in a kind of numbers that the package gguf knows and does not compute."""
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    for kind, name in {tensor.kind: tensor.name for tensor in file.stored.values()}.items():
+        block = np.zeros((1, GGML_QUANT_SIZES[GGMLQuantizationType[kind]][1]), np.uint8)
+        try:
+            dequantize(block, GGMLQuantizationType[kind])
+        except NotImplementedError as e:
+            raise ValueError(
+                f"tensor {name} has numbers of type {kind}, which the package gguf does not compute"
+            ) from e
+
+
 def _require_whole_heads(file: GgufFile, name: str, config: dict[str, Any]) -> None:
     """Raise ValueError where positions turn a part of each head alone."""
-    turned = file.metadata.get(f"{name}.rope.dimension_count")
-    heads = config.get("num_attention_heads") or 1
-    width = config.get("head_dim") or config.get("hidden_size", 0) // heads
+    turned, width = file.metadata.get(f"{name}.rope.dimension_count"), _width_of_head(config)
     if turned not in (None, width):
         raise ValueError(f"{name}.rope.dimension_count={turned}: only whole heads of {width} are turned")
+
+
+def _width_of_head(config: dict[str, Any]) -> int:
+    width: int = config.get("head_dim") or config.get("hidden_size", 0) // config.get("num_attention_heads", 1)
+    return width
 
 
 def _rope_scaling(file: GgufFile, name: str, config: dict[str, Any]) -> dict[str, Any] | None:
@@ -196,7 +236,7 @@ def _as_llama3(divisors: Tensor, config: dict[str, Any]) -> dict[str, Any]:
     from .rope import Llama3Rope, Rope
 
     settings: dict[str, Any] = {
-        "factor": float(divisors.max()),
+        "factor": float(max(divisors, default=1.0)),
         "low_freq_factor": 1.0,
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,
@@ -204,6 +244,6 @@ def _as_llama3(divisors: Tensor, config: dict[str, Any]) -> dict[str, Any]:
     theta = float(config.get("rope_theta", 10_000.0))
     plain = Rope(rope_theta=theta).inverse_frequencies(2 * len(divisors), divisors.device)
     stretched = Llama3Rope(rope_theta=theta, **settings).inverse_frequencies(2 * len(divisors), divisors.device)
-    if not torch.allclose(plain / stretched, divisors, rtol=1e-3):
+    if 2 * len(divisors) != _width_of_head(config) or not torch.allclose(plain / stretched, divisors, rtol=1e-3):
         raise ValueError(f"{STRETCHED} is not Llama 3.1's formula, which alone is supported")
     return {"rope_type": "llama3"} | settings

@@ -80,7 +80,8 @@ def write_config(c: ModelConfig) -> GPT2Config:
 def read_weights(tensors: Mapping[str, Tensor], config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors as views, under our names and in our layout, without a copy."""
     for name, tensor in tensors.items():
-        yield name.removeprefix("transformer."), tensor.t() if name.endswith(TRANSPOSED) else tensor
+        is_turned = name.endswith(TRANSPOSED) and tensor.dim() == 2
+        yield name.removeprefix("transformer."), tensor.t() if is_turned else tensor
 
 
 def write_weights(model: Model) -> dict[str, Tensor]:

@@ -124,8 +124,8 @@ def write_config(c: ModelConfig) -> PretrainedConfig:
 def read_weights(tensors: Mapping[str, Tensor], config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
     """Yield our weights one after another, so that the joined copies do not all exist at once.
 
-    Parts that lack a partner are left out. Raises ValueError for parts that cannot be joined, and for a matrix that is
-    joined already, in an unknown order of rows.
+    Raises ValueError for parts that lack a partner or cannot be joined, and for a matrix that is joined already, in an
+    unknown order of rows.
     """
     for name in tensors:  # a GGUF file's are read when they are asked for
         if joined := [whole for whole in FUSED if f".{whole}." in name]:
@@ -133,7 +133,9 @@ def read_weights(tensors: Mapping[str, Tensor], config: ModelConfig) -> Iterator
         whole, parts = _fused_from(name)
         if parts is None:
             yield name.removeprefix("model."), tensors[name]
-        elif name == parts[0] and all(part in tensors for part in parts):
+        elif missing := [part for part in parts if part not in tensors]:
+            raise ValueError(f"weight {missing[0]} is missing, without which {name} is of no use")
+        elif name == parts[0]:
             pieces = [tensors[part] for part in parts]
             if len({piece.shape[1:] for piece in pieces}) > 1:
                 shapes = ", ".join(str(tuple(piece.shape)) for piece in pieces)

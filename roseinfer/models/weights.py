@@ -27,7 +27,7 @@ from .linear import (
     check_groups,
 )
 
-QUANTIZATIONS = (None, "int8", "int4")
+QUANTIZATIONS = ("int8", "int4")
 
 
 @torch.inference_mode()
@@ -121,7 +121,9 @@ def _own(module: nn.Module) -> Iterable[Tensor]:
 
 def check_quantization(quantization: object, device: str) -> None:
     """Raise ValueError for a quantization that is unknown, or that this device does not support."""
+    if quantization is None:
+        return
     if quantization not in QUANTIZATIONS:
-        raise ValueError(f"quantization must be one of {', '.join(map(repr, QUANTIZATIONS))}, got {quantization!r}")
-    if quantization and torch.device(device).type != "cpu":
+        raise ValueError(f"quantization must be one of {', '.join(QUANTIZATIONS)}, got {quantization!r}")
+    if torch.device(device).type != "cpu":
         raise ValueError(f"quantization={quantization!r} runs on a CPU, and the model is on {device!r}")

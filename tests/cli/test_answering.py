@@ -43,8 +43,9 @@ def template(tmp_path: Path) -> str:
     return str(tmp_path / "template.jinja")
 
 
-def typed(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def typed(monkeypatch: pytest.MonkeyPatch, text: str, on_terminal: bool = False) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: on_terminal)
 
 
 def text_of(llm: LLM, prompt: str, **wishes) -> str:
@@ -104,6 +105,13 @@ def test_a_prompt_may_come_from_a_pipe_and_the_answer_may_go_to_a_file(llm, caps
     assert written["outputs"][0]["finish_reason"] == "stop" and written["prompt"] == "The optional"
 
 
+def test_at_a_terminal_it_says_that_it_waits_for_a_prompt(llm, capsys, monkeypatch):
+    typed(monkeypatch, "The optional", on_terminal=True)
+    assert main(["generate", "tiny", "--max-tokens", "1", "--device", "cpu"]) == 0
+    out, err = capsys.readouterr()
+    assert err.startswith("(type the prompt; Ctrl-D") and out == text_of(llm, "The optional", max_tokens=1) + "\n"
+
+
 def test_a_chat_keeps_what_was_said(llm, capsys, monkeypatch, template):
     typed(monkeypatch, "Return a new\n\n  None  \n/new\nReturn a new\n/exit\nnever read\n")
     flags = ["--chat-template", template, "--system", "Copy", "--max-tokens", "8", "--device", "cpu"]
@@ -148,12 +156,15 @@ class Output:
         self.text = text
 
 
-def test_a_line_that_cannot_be_answered_is_forgotten(llm, capsys, monkeypatch, template):
-    typed(monkeypatch, "word " * 900 + "\nReturn a new\n")
-    assert main(["chat", "tiny", "--chat-template", template, "--max-tokens", "5", "--device", "cpu"]) == 0
+@pytest.mark.parametrize("on_terminal", [True, False])
+def test_a_line_that_cannot_be_answered_is_forgotten_and_fails_a_pipe(llm, capsys, monkeypatch, template, on_terminal):
+    typed(monkeypatch, "word " * 900 + "\nReturn a new\n", on_terminal)
+    status = main(["chat", "tiny", "--chat-template", template, "--max-tokens", "5", "--device", "cpu"])
+    assert status == (0 if on_terminal else 1)
     out, err = capsys.readouterr()
-    assert err.startswith("error: prompt of ") and "allowed: at most 511" in err
-    assert out == text_of(llm, "Return a new\n", max_tokens=5) + "\n"
+    assert "error: prompt of " in err and "allowed: at most 511" in err
+    assert err.startswith(chat.HOW_TO_LEAVE) == on_terminal
+    assert out.replace(chat.YOU, "") == text_of(llm, "Return a new\n", max_tokens=5) + "\n"
 
 
 def test_ctrl_c_ends_an_answer_and_not_the_chat(llm, capsys, monkeypatch, template):

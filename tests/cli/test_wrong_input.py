@@ -12,6 +12,8 @@ from roseinfer.cli.command import in_flags
 from roseinfer.cli.main import main
 
 NO_TEMPLATE = "'tiny' has no chat template (chat_template.jinja, or 'chat_template' in tokenizer_config.json)"
+WITHOUT_NETWORK = "'smollm2', 'tiny', 'random:gpt2', local folders and .gguf files work without a network"
+NO_MODEL = f"is neither a local folder nor a hub id; {WITHOUT_NETWORK}"
 CASES = [
     ("lader", "COMMAND: unknown value 'lader' (nearest: ladder), allowed: doctor, generate, "),
     ("bench ofline", "BENCHMARK: unknown value 'ofline' (nearest: offline)"),
@@ -57,6 +59,7 @@ CASES = [
         "ladder --stages s2_prealloc",
         "--stages: unknown stage 's2_prealloc' (nearest: s02_prealloc_gather), allowed: ",
     ),
+    ("ladder --device=", "--device '' is not a device"),
     ("ladder --device meta", "--device 'meta': not on this machine, which has: cpu"),
     ("ladder --output nowhere/x.json", "--output nowhere/x.json: must be a file in a folder that exists, and can"),
     ("tensorboard --no-serve --stages=", "--stages '': must name something, leave it out for the default"),
@@ -76,14 +79,31 @@ CASES = [
     ("generate", "missing: MODEL"),
     ("generate ./nowhere a", "no such folder: './nowhere'"),
     ("generate tiny a --temperature -1", "--temperature must be a number >= 0 (0 is greedy), got -1.0"),
-    ("generate tiny a --max-tokens 0", "--max-tokens must be an integer >= 1, or None"),
+    ("generate tiny a --max-tokens 0", "--max-tokens must be an integer >= 1, got 0"),
     ("generate tiny a --top-p 2", "--top-p must be a number above 0 and at most 1"),
-    ("generate tiny a --dtype fp8", "--dtype must be one of float32, float16, bfloat16, got 'fp8'"),
+    ("generate tiny a --dtype fp8", "--dtype must be one of float32, float16, bfloat16, auto, got 'fp8'"),
+    ("generate tiny a --quantization int7", "--quantization must be one of int8, int4, got 'int7'"),
+    ("generate tiny a --seed -1", "--seed must be an integer from 0 to "),
+    (
+        "generate 'What is a token?'",
+        f"'What is a token?' {NO_MODEL}. MODEL comes before PROMPT, such as `roseinfer gen",
+    ),
+    ("generate 'What is a token?' tiny", f"'What is a token?' {NO_MODEL}. MODEL comes before PROMPT, such as"),
+    (
+        f"generate '{'Tell me a story. ' * 30}'",
+        f"'{'Tell me a story. ' * 5}Tell me a s... {NO_MODEL}. MODEL comes before",
+    ),
+    ("generate ''", f"'' names no model; {WITHOUT_NETWORK}"),
+    ("generate ~no-such-user/model a", "no such folder: '~no-such-user/model'"),
+    ("generate folder a", "folder has no model: neither config.json nor a GGUF file"),
+    ("generate files", "files is a folder of GGUF files: name one of a.gguf, b.GGUF in it"),
     ("generate tiny a --output nowhere/x.json", "--output nowhere/x.json: must be a file in a folder"),
     ("generate random:gpt2 a", "'random:gpt2' has random weights and no tokenizer; 'tiny' has one"),
     ("chat tiny --chat-template nowhere.jinja", "--chat-template nowhere.jinja: there is no such file"),
     ("chat tiny --chat-template .", "--chat-template .: cannot be read (Is a directory)"),
     ("chat tiny", f"{NO_TEMPLATE}: it only continues texts. Use `roseinfer generate tiny`, or give --chat-template\n"),
+    ("chat 'What is a token?'", f"'What is a token?' {NO_MODEL}. chat takes a MODEL and no question: it asks for one"),
+    ("chat folder", "folder has no model: neither config.json nor a GGUF file"),
     ("chat random:gpt2", "'random:gpt2' has random weights and no tokenizer; 'tiny' has one"),
     ("trace", "missing: FILE"),
     ("trace FILE --sql a --sql-file b", "--sql-file: not allowed with argument --sql"),
@@ -109,6 +129,12 @@ CASES = [
     ("simulate --num-blocks 99999999", "--num-blocks must be an integer from 1 to 1,000,000, got 99999999"),
     ("simulate --floor 'H200 SXM' --host-ms nan", "--host-ms must be a number of at least 0, got nan"),
     ("dry-run --num-blocks 8", "missing: --model"),
+    ("dry-run --model folder --num-blocks 8", "folder has no model: neither config.json nor a GGUF file"),
+    (
+        "dry-run --model tiny --num-blocks 8 --dtype auto",
+        "--dtype must be one of float32, float16, bfloat16, got 'auto'",
+    ),
+    ("dry-run --model tiny --num-blocks 8 --speculative -1", '--speculative must be JSON such as \'{"method": "draft'),
     ("dry-run --model tiny --num-blocks 0", "--num-blocks must be an integer of at least 1, got 0"),
     ("dry-run --model tiny --num-blocks 8 --max-model-len 9999", "--max-model-len 9999 is more positions than tiny"),
     ("dry-run --model deep --num-blocks 8", "deep: config.json: n_layer must be a positive integer of at most 1,000"),
@@ -128,6 +154,9 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr("roseinfer.cli.progress.EVERY_S", 1e6)  # however long a busy machine takes to load a model
     for name in ("folder", "deep", "hollow/config.json"):
         (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "files").mkdir()
+    for name in ("config.json", "a.gguf", "b.GGUF"):
+        (tmp_path / "files" / name).touch()
     for name in ("wrong.json", "wrong.ipynb"):
         (tmp_path / name).write_text('{"a": 1}')
     empty = {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
@@ -136,7 +165,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "deep" / "config.json").write_text(json.dumps({"model_type": "gpt2", **sizes}))
 
 
-@pytest.mark.parametrize(("command", "line"), CASES, ids=[command for command, _ in CASES])
+@pytest.mark.parametrize(("command", "line"), CASES, ids=[command[:80] for command, _ in CASES])
 def test_wrong_input_is_one_line(command, line, folder, capsys):
     assert main(shlex.split(command)) == 2
     out, err = capsys.readouterr()

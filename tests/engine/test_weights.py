@@ -159,7 +159,7 @@ def test_float16_keeps_its_rows():
 def test_an_unknown_quantization(value):
     with pytest.raises(ValueError) as error:
         prepare_weights(small_model(), value)
-    assert str(error.value) == f"quantization must be one of None, 'int8', 'int4', got {value!r}"
+    assert str(error.value) == f"quantization must be one of int8, int4, got {value!r}"
 
 
 def test_4_bits_want_whole_groups_and_leave_the_model_as_it_was():

@@ -91,7 +91,7 @@ def test_what_the_engine_does_not_have_is_named_once(folder, key, value):
         ({"do_sample": True, "temperature": -1}, r"temperature must be a number >= 0 \(0 is greedy\), got -1"),
         ({"do_sample": True, "top_p": 0}, "top_p must be a number above 0 and at most 1"),
         ({"do_sample": True, "top_k": "many"}, "top_k must be an integer"),
-        ({"max_new_tokens": 0}, "max_tokens must be an integer >= 1, or None .*, got 0"),
+        ({"max_new_tokens": 0}, "max_tokens must be an integer >= 1, got 0"),
     ],
     ids=str,
 )

@@ -315,9 +315,7 @@ def test_a_model_without_an_end_token_or_llguidance_says_so(tiny, monkeypatch):
         return real(name, *rest, **others)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(
-        ValueError, match=r"llguidance, which is not installed: `pip install 'roseinfer\[structured\]'`$"
-    ):
+    with pytest.raises(ValueError, match=r"llguidance, which is not installed: `pip install '\.\[structured\]'`$"):
         Grammars(Vocabulary(TOKENIZER), 2048, (0,))
 
 

@@ -23,6 +23,7 @@ from roseinfer.kernels.quantized_layout import STORED, WIDE
 from roseinfer.models import (
     ModelConfig,
     ModelLoadError,
+    generation_config,
     gguf_path,
     gguf_wide,
     load_model,
@@ -33,6 +34,7 @@ from roseinfer.models import (
 from roseinfer.models.gguf_file import GgufFile
 from roseinfer.models.gguf_model import load_as_stored
 from roseinfer.models.gguf_path import packaged_smollm2
+from roseinfer.models.hf_gguf import END_TOKENS, SIZES
 from roseinfer.models.linear import Int8Linear, StoredLinear, TiledLinear
 from roseinfer.models.rope import LinearRope, Llama3Rope, Rope
 from roseinfer.models.weights import held_bytes
@@ -328,6 +330,13 @@ def split(path, folder):
             {"llama__attention__head_count": 3},
             "llama.attention.head_count_kv=2 must divide llama.attention.head_count=3",
         ),
+        (
+            {"llama__attention__head_count": 64},
+            "tensor blk.0.attn_q.weight has 64 rows, its metadata says 64 heads",
+        ),
+        ({"llama__rope__freq_base": "x"}, "llama.rope.freq_base must be a number above 0, got 'x'"),
+        ({"tokenizer__ggml__eot_token_id": 128}, "tokenizer.ggml.eot_token_id=128 is no token: there are 128"),
+        ({"tokenizer__ggml__eom_token_id": "x"}, "tokenizer.ggml.eom_token_id='x' is no token: there are 128"),
         ({"llama__rope__dimension_count": 8}, "llama.rope.dimension_count=8: only whole heads of 16 are turned"),
     ],
 )
@@ -337,6 +346,53 @@ def test_a_file_that_is_no_model_here_is_refused(metadata, why, tmp_path):
         load_model(str(path))
     assert "\n" not in str(caught.value) and str(path) in str(caught.value)
     assert "config.json" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("number", "why"),
+    [
+        (26, "tensor token_embd.weight has numbers of type I32, which the package gguf does not compute"),
+        (99, "tensor token_embd.weight has numbers of type 99, which the package gguf does not know"),
+    ],
+)
+def test_numbers_of_a_type_without_values_are_refused(number, why, tmp_path):
+    path = write_gguf(drawn("llama"), tmp_path / "model.gguf")
+    data, name = path.read_bytes(), b"token_embd.weight"
+    at = data.index(name) + len(name) + 4 + 2 * 8  # behind the number of dimensions, and both of them
+    path.write_bytes(data[:at] + struct.pack("<I", number) + data[at + 4 :])
+    with pytest.raises(ModelLoadError, match=why):
+        model_config(str(path))
+
+
+KEYS = [
+    *(f"llama.{key}" for key in (*SIZES, "rope.dimension_count", "rope.scaling.type", "rope.scaling.factor")),
+    *END_TOKENS,
+    *("tokenizer.ggml." + key for key in ("model", "pre", "tokens", "merges", "token_type", "bos_token_id")),
+    *("general.type", "general.architecture", "tokenizer.chat_template"),
+]
+VALUES = ["x", "", [], ["a"], [1], -1, 0, 1, 2**63, 1.5, float("nan"), float("inf"), True]
+
+
+@pytest.mark.slow
+@draws(150, derandomize=True)
+@given(key=st.sampled_from(KEYS), value=st.sampled_from(VALUES), has_key_length=st.booleans())
+def test_metadata_of_another_type_is_one_refusal_or_loads(small_llama_file, key, value, has_key_length):
+    file = GgufFile(small_llama_file)
+    if not has_key_length:
+        del file.metadata["llama.attention.key_length"]
+    file.metadata[key] = value
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("roseinfer.models.checkpoint.opened", lambda path: file)
+        for read in (model_config, generation_config, load_tokenizer, load_model):
+            try:
+                read(str(small_llama_file))
+            except ModelLoadError as error:
+                assert "\n" not in str(error)
+
+
+@pytest.fixture(scope="module")
+def small_llama_file(tmp_path_factory):
+    return write_gguf(drawn("llama"), tmp_path_factory.mktemp("gguf") / "model.gguf")
 
 
 def test_paths_that_are_no_gguf_file(tmp_path):
@@ -349,7 +405,7 @@ def test_paths_that_are_no_gguf_file(tmp_path):
         "folder.gguf": "is a folder: a GGUF file is wanted",
         "none.gguf": "does not exist: a GGUF file is wanted",
         "text.gguf": "does not begin with GGUF",
-        "both": "has no config.json, but GGUF files: name one of a.gguf, b.gguf",
+        "both": "is a folder of GGUF files: name one of a.gguf, b.gguf",
     }.items():
         with pytest.raises(ModelLoadError, match=why):
             load_model(str(tmp_path / spec))

@@ -282,8 +282,11 @@ def test_a_checkpoint_that_lacks_a_part_or_has_one_of_another_width_is_named(fol
     edit_tensors(folder, lambda t: t.update({"model.layers.1.self_attn.k_proj.weight": torch.ones(32, 60)}))
     assert_refused(folder, r"layers.1.self_attn.k_proj.weight.* must be equally wide, .*\(32, 60\)")
     (folder / "model.safetensors").write_bytes(whole)
+    edit_tensors(folder, lambda t: t.update({"model.layers.1.mlp.up_proj.bias": torch.ones(8)}))
+    assert_refused(folder, "gate_proj.bias is missing, without which model.layers.1.mlp.up_proj.bias is of no use")
+    (folder / "model.safetensors").write_bytes(whole)
     edit_tensors(folder, lambda t: t.pop("model.layers.1.mlp.up_proj.weight"))
-    assert_refused(folder, "1 weight is missing, first layers.1.mlp.gate_up_proj.weight")
+    assert_refused(folder, "up_proj.weight is missing, without which model.layers.1.mlp.gate_proj.weight is of no use")
 
 
 @pytest.mark.parametrize(

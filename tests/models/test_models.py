@@ -115,6 +115,11 @@ def test_shards_and_names_without_the_prefix_load_too(folder, small):
     assert_refused(folder, "b.safetensors does not exist")
 
 
+def test_a_matrix_with_more_dimensions_is_refused(folder):
+    edit_tensors(folder, lambda t: t.update({"transformer.h.0.mlp.c_fc.weight": torch.ones(1, 32, 128)}))
+    assert_refused(folder, r"weight h.0.mlp.c_fc.weight has shape \(1, 32, 128\), config.json says \(")
+
+
 def test_weights_that_are_there_twice_are_refused(folder):
     edit_tensors(folder, lambda t: t.update({"ln_f.bias": t["transformer.ln_f.bias"] + 1}))
     assert_refused(folder, "weight ln_f.bias is there twice")
@@ -171,7 +176,7 @@ def test_broken_files_are_named(folder):
 
 
 def test_wrong_arguments_are_named(folder, tmp_path):
-    assert_refused(tmp_path, "config.json does not exist")
+    assert_refused(tmp_path, "has no model: neither config.json nor a GGUF file")
     with pytest.raises(ModelLoadError, match="is a file: give a .gguf file, or the folder"):
         load_model(str(folder / "config.json"))
     with pytest.raises(ModelLoadError, match="'random:gpt3', allowed: random:gpt2, random:llama-7b, random:qwen"):
@@ -207,7 +212,7 @@ def test_a_hub_id_without_a_network_says_what_works(spec, monkeypatch, tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(
-        ModelLoadError, match="the hub cannot be reached; 'smollm2', 'tiny', 'random:gpt2' and local folders work"
+        ModelLoadError, match="the hub cannot be reached; 'smollm2', 'tiny', 'random:gpt2', local folders and"
     ):
         load_model(spec)
 
@@ -226,6 +231,14 @@ def test_a_hub_model_loads_from_the_local_cache(folder, monkeypatch):
     assert {"*.safetensors", "generation_config.json"} < set(asked["allow_patterns"])
     assert model_config("someone/small").num_layers == 2
     assert asked["allow_patterns"] == ["config.json", "generation_config.json"]
+
+
+def test_a_hub_id_of_gguf_files_says_what_to_do(monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda spec, **options: str(tmp_path / "not made"))
+    with pytest.raises(
+        ModelLoadError, match="^'someone/small-GGUF' on the hub has no config.json: of GGUF files, down"
+    ):
+        load_model("someone/small-GGUF")
 
 
 def test_neither_folder_nor_hub_id():

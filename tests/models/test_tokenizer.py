@@ -144,7 +144,7 @@ def test_added_tokens_of_the_config_alone_are_tokens(tmp_path):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({}, "tokenizer.json does not exist"),
+        ({}, "has no model: neither config.json nor a GGUF file"),
         ({"tokenizer.json": ""}, "tokenizer.json is not a tokenizer: "),
         ({"tokenizer.json": "{}"}, "tokenizer.json is not a tokenizer: "),
         ({"tokenizer.json": '{"model": 3}'}, "tokenizer.json is not a tokenizer: "),

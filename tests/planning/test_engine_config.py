@@ -74,7 +74,7 @@ def test_fields_are_given_by_name_and_stay():
         ({"dtype": "bf16"}, "dtype must be one of float32, float16, bfloat16, got 'bf16'"),
         ({"dtype": torch.float16}, "dtype must be one of .* got torch.float16"),
         ({"dtype": "int8"}, "dtype must be one of .*, got 'int8': 8-bit weights are quantization='int8'"),
-        ({"quantization": "awq"}, "quantization must be one of None, 'int8', 'int4', got 'awq'"),
+        ({"quantization": "awq"}, "quantization must be one of int8, int4, got 'awq'"),
         ({"quantization": "int8", "device": "cuda"}, "quantization='int8' runs on a CPU, and the model is on 'cuda'"),
         ({"block_size": 48, "device": "cuda"}, "block_size must be a power of two on a GPU, got 48"),
         ({"device": "gpu"}, "device='gpu' is not a device"),

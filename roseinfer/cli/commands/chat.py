@@ -1,7 +1,8 @@
 """Talk with a model in the terminal: it answers each line, and knows what was said before.
 
 Answers appear as they are written. Ctrl-C ends an answer, /new begins a new conversation, and Ctrl-D or /exit ends the
-chat. Lines may also come from a pipe. When the conversation no longer fits the model, its oldest messages are left out.
+chat. Lines may also come from a pipe; the exit status is then 1 if one of them was not answered. When the conversation
+no longer fits the model, its oldest messages are left out.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from roseinfer.arguments import counted
-from roseinfer.cli.answering import ModelFlags, Writing, llm_and_params, show_as_it_grows
-from roseinfer.cli.command import Failed
+from roseinfer.cli.answering import ModelFlags, Writing, llm_and_params, read_tokenizer, show_as_it_grows
+from roseinfer.cli.command import FAILED, Failed
 from roseinfer.cli.flags import add_flags
 from roseinfer.llm.template_text import template_text
 from roseinfer.settings import MODEL
@@ -33,6 +34,7 @@ EXAMPLES = (
 )
 YOU = ">>> "
 HOW_TO_LEAVE = "(Ctrl-D or /exit ends the chat)"
+MODEL_ALONE = "chat takes a MODEL and no question: it asks for one when the model is loaded"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,12 +48,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser.add_argument, ModelFlags)
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> int:
     template = None if args.chat_template is None else template_text(args.chat_template)
     tokenizer = tokenizer_for(args.model, template)
     renderer = renderer_of(tokenizer, args.model)
     llm, params = llm_and_params(args, tokenizer, max_tokens=args.max_tokens)
     chat = Chat(llm, params, args.system, renderer, template)
+    if is_terminal := sys.stdin.isatty():
+        print(HOW_TO_LEAVE, file=sys.stderr)
     while (line := next_line()) not in (None, "/exit"):
         if line == "/new":
             chat.begin()
@@ -60,13 +64,12 @@ def run(args: argparse.Namespace) -> None:
     if chat.num_tokens:
         speed = f"{chat.num_tokens / chat.seconds:,.0f} tok/s"
         print(f"{counted(chat.num_tokens, 'token')} in {chat.seconds:.1f} s ({speed})", file=sys.stderr)
+    return FAILED if chat.num_failed and not is_terminal else 0
 
 
 def tokenizer_for(model: str, template: str | None) -> ModelTokenizer:
     """Return the model's tokenizer. Raises ValueError where neither it nor the caller has a chat template."""
-    from roseinfer.models import model_tokenizer
-
-    tokenizer = model_tokenizer(model)
+    tokenizer = read_tokenizer(model, MODEL_ALONE)
     if template is None and not tokenizer.chat_templates:
         raise ValueError(
             f"{model!r} has no chat template ({tokenizer.template_place}): it only continues texts. "
@@ -91,6 +94,7 @@ class Chat:
         self.llm, self.params, self.renderer, self.template = llm, params, renderer, template
         self.system = [{"role": "system", "content": system}] if system is not None else []
         self.num_tokens, self.seconds = 0, 0.0  # of all answers, from a question to the end of its answer
+        self.num_failed = 0  # lines that were not answered
         self.begin()
 
     def begin(self) -> None:
@@ -109,6 +113,7 @@ class Chat:
         except (ValueError, Failed) as error:
             print(f"error: {error}", file=sys.stderr)
             self.said.pop()
+            self.num_failed += 1
             return
         self.seconds += perf_counter() - began
         self.num_tokens += len(output.outputs[0].token_ids)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from roseinfer.cli.flags import add_flags, given_fields
 from roseinfer.engine.config import EngineConfig
@@ -46,11 +46,15 @@ def run(args: argparse.Namespace) -> None:
     show(PlannedEngine(**given_fields(PlannedEngine, args)).sizes())
 
 
-def read_json(flag: str, text: str) -> object:
+def read_json(flag: str, text: str) -> dict[str, Any]:
+    """Read an object of JSON. Raises ValueError, naming the flag."""
     try:
-        return json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"{flag} must be JSON such as '{DRAFTING}', got {text!r:.100}") from error
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError(f"{flag} must be JSON such as '{DRAFTING}', got {text!r:.100}")
+    return found
 
 
 def show(sizes: EngineSizes) -> None:

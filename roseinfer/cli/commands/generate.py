@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from roseinfer.arguments import counted
-from roseinfer.cli.answering import ModelFlags, Writing, llm_and_params, show_as_it_grows, status_of
+from roseinfer.cli.answering import ModelFlags, Writing, llm_and_params, read_tokenizer, show_as_it_grows, status_of
 from roseinfer.cli.command import Failed
 from roseinfer.cli.flags import add_flags
 from roseinfer.cli.output import add_output, check_output, written
@@ -28,6 +28,7 @@ EXAMPLES = (
     "roseinfer generate tiny < prompt.txt --output answer.json",
 )
 MAX_TOKENS = 256
+MODEL_FIRST = "MODEL comes before PROMPT, such as `roseinfer generate smollm2 PROMPT`"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,16 +45,21 @@ def run(args: argparse.Namespace) -> int:
     if args.model is None:
         raise ValueError("missing: MODEL")
     check_output(args)
-    from roseinfer.models import model_tokenizer
-
-    tokenizer = model_tokenizer(args.model)  # a model without one is refused before it is loaded
-    prompt = args.prompt if args.prompt is not None else sys.stdin.read()
+    tokenizer = read_tokenizer(args.model, MODEL_FIRST)
+    prompt = args.prompt if args.prompt is not None else typed_prompt()
     llm, params = llm_and_params(args, tokenizer, max_tokens=args.max_tokens, stop=args.stop)
     output = show_as_it_grows(llm, prompt, params)
     print(how_it_went(output), file=sys.stderr)
     if args.output and (failed := written("--output", args.output, lambda path: path.write_text(whole(output)))):
         raise Failed(failed[0])
     return status_of(output)
+
+
+def typed_prompt() -> str:
+    """Read the prompt from stdin. At a terminal, which would only wait, it says so."""
+    if sys.stdin.isatty():
+        print("(type the prompt; Ctrl-D on an empty line ends it)", file=sys.stderr)
+    return sys.stdin.read()
 
 
 def how_it_went(output: RequestOutput) -> str:

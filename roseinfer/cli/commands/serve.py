@@ -18,12 +18,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roseinfer.arguments import require_count
+from roseinfer.arguments import require_count, require_known
 from roseinfer.cli.answering import ModelFlags
 from roseinfer.cli.command import Failed, device_or_best, no_file
 from roseinfer.cli.flags import add_flags, given_fields, settings_of
 from roseinfer.cli.repository import with_stage
-from roseinfer.engine.config import EngineConfig, check_device, check_dtype
+from roseinfer.engine.config import AUTO, EngineConfig, check_device, check_dtype
+from roseinfer.engine.policies import POLICIES
 from roseinfer.server.lines import to_stderr as say
 from roseinfer.server.settings import ServerSettings
 from roseinfer.settings import MODEL, flag
@@ -138,10 +139,12 @@ def check_engine(model: str, engine: dict[str, Any]) -> None:
     from roseinfer.models import model_config
     from roseinfer.models.weights import check_quantization
 
-    sizes = {name: engine[name] for name in (*SIZES, "max_model_len", "scheduling_policy") if name in engine}
+    sizes = {name: engine[name] for name in (*SIZES, "max_model_len") if name in engine}
     EngineConfig(num_blocks=engine.get("num_kvcache_blocks", 1), **sizes).longest(model_config(model))
-    if (dtype := engine.get("dtype")) not in (None, "auto"):
-        check_dtype(dtype)
+    if "scheduling_policy" in engine:
+        require_known("scheduling_policy", engine["scheduling_policy"], POLICIES)
+    if "dtype" in engine:
+        check_dtype(engine["dtype"], AUTO)
     device = device_or_best(engine.get("device"))
     check_device(device)
     check_quantization(engine.get("quantization"), device)
