@@ -11,7 +11,7 @@ The products of all but the first take GELU along.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import torch
@@ -31,7 +31,18 @@ from roseinfer.kernels.quantized_layout import (
 from roseinfer.kernels.rows_numba import embedded
 from roseinfer.kernels.tiled_numba import TILE, tiles
 
-PIECE = 32 * TILE  # rows of W that are rearranged at a time, so that no whole copy of it is made on the way
+PIECE = 32 * TILE  # rows of W that are rearranged at a time
+
+
+def in_tiles(rows: Tensor, shape: Sequence[int], dtype: torch.dtype, as_tiles: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the tiles of W's rows, made of a piece at a time, so that no whole copy of W is made on the way.
+
+    shape, dtype: of the result, which has no numbers on the meta device. as_tiles: makes the tiles of some rows.
+    """
+    whole = torch.empty(shape, dtype=dtype, device=rows.device)
+    for first in range(0, 0 if rows.is_meta else len(rows), PIECE):
+        whole[first // TILE : (first + PIECE) // TILE] = as_tiles(rows[first : first + PIECE])
+    return whole
 
 
 class MatrixInTiles(nn.Module):
@@ -64,7 +75,8 @@ class TiledLinear(MatrixInTiles):
     """A matrix in float32 or bfloat16, the dtype of x: weight [M, K], bias [M] or None."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__(weight.shape, tiles(weight.detach()), bias)
+        like = tiles(weight.to("meta"))
+        super().__init__(weight.shape, in_tiles(weight.detach(), like.shape, like.dtype, tiles), bias)
 
 
 class QuantizedLinear(MatrixInTiles):
@@ -76,11 +88,11 @@ class QuantizedLinear(MatrixInTiles):
     layout: ClassVar[QuantizedLayout]
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        rounded = torch.empty(self.layout.shape(*weight.shape), dtype=self.layout.dtype, device=weight.device)
-        for first in range(0, 0 if weight.is_meta else len(weight), PIECE):
-            rows = weight[first : first + PIECE].detach().float().numpy()
-            rounded[first // TILE : (first + PIECE) // TILE] = torch.from_numpy(rounded_tiles(rows, self.layout))
-        super().__init__(weight.shape, rounded, bias)
+        def rounded(rows: Tensor) -> Tensor:
+            return torch.from_numpy(rounded_tiles(rows.float().numpy(), self.layout))
+
+        shape = self.layout.shape(*weight.shape)
+        super().__init__(weight.shape, in_tiles(weight.detach(), shape, self.layout.dtype, rounded), bias)
 
 
 class Int8Linear(QuantizedLinear):
@@ -118,11 +130,12 @@ class StoredLinear(MatrixInTiles):
     def __init__(self, raw: Tensor, in_features: int, bias: Tensor | None) -> None:
         group_bytes = TILE * raw.shape[1] // (in_features // BLOCK)
         [layout] = [layout for layout in STORED.values() if layout.group_bytes == group_bytes]
-        stored = torch.empty(layout.shape(len(raw), in_features), dtype=layout.dtype, device=raw.device)
-        for first in range(0, 0 if raw.is_meta else len(raw), PIECE):
-            rows = raw[first : first + PIECE].numpy()
-            stored[first // TILE : (first + PIECE) // TILE] = torch.from_numpy(stored_tiles(rows, layout))
-        super().__init__((len(raw), in_features), stored, bias)
+
+        def stored(rows: Tensor) -> Tensor:
+            return torch.from_numpy(stored_tiles(rows.numpy(), layout))
+
+        shape = layout.shape(len(raw), in_features)
+        super().__init__((len(raw), in_features), in_tiles(raw, shape, layout.dtype, stored), bias)
 
 
 class StoredEmbedding(nn.Module):
