@@ -13,7 +13,7 @@ float32, which is exact.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -52,19 +52,7 @@ def tiles(weight: Tensor) -> Tensor:
     rows = weight.new_zeros(num_rows + -num_rows % TILE, depth + depth % 2 if in_pairs else depth)
     rows[:num_rows, :depth] = weight
     values = rows.view(torch.int32) if in_pairs else rows
-    values = values.view(len(rows) // TILE, TILE, -1).transpose(1, 2)
-    return memory_of_tiles(values.shape, values.dtype, values.device).copy_(values)
-
-
-def memory_of_tiles(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return uninitialised memory for a matrix, on the CPU or without memory on the meta device.
-
-    It comes from NumPy, which asks the system for pages of 2 MB, as PyTorch does not. A product that reads a large
-    matrix from end to end looks up fewer addresses in them: in float32 and in 8 bits it takes about a tenth less time.
-    """
-    if device.type == "meta":
-        return torch.empty(shape, dtype=dtype, device=device)
-    return torch.from_numpy(np.empty(shape, torch.empty(0, dtype=dtype).numpy().dtype))
+    return values.view(len(rows) // TILE, TILE, -1).transpose(1, 2).contiguous()
 
 
 def multiply_tile(sums, x, m, count, w, tile):

@@ -11,9 +11,10 @@ The products of all but the first take GELU along.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -28,9 +29,24 @@ from roseinfer.kernels.quantized_layout import (
     stored_tiles,
 )
 from roseinfer.kernels.rows_numba import embedded
-from roseinfer.kernels.tiled_numba import TILE, memory_of_tiles, tiles
+from roseinfer.kernels.tiled_numba import TILE, tiles
 
-PIECE = 32 * TILE  # rows of W that are rearranged at a time, so that no whole copy of it is made on the way
+PIECE = 32 * TILE  # rows of W that are rearranged at a time
+
+
+def in_tiles(rows: Tensor, shape: Sequence[int], dtype: torch.dtype, as_tiles: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the tiles of W's rows, made of a piece at a time, so that no whole copy of W is made on the way.
+
+    shape, dtype: of the result, which has no numbers on the meta device. as_tiles: makes the tiles of some rows.
+    """
+    if rows.is_meta:
+        return torch.empty(shape, dtype=dtype, device=rows.device)
+    # NumPy asks the system for pages of 2 MB, as PyTorch does not. A product that reads a large matrix from end to end
+    # looks up fewer addresses in them: in float32 and in 8 bits it takes about a tenth less time.
+    whole = torch.from_numpy(np.empty(shape, torch.empty(0, dtype=dtype).numpy().dtype))
+    for first in range(0, len(rows), PIECE):
+        whole[first // TILE : (first + PIECE) // TILE] = as_tiles(rows[first : first + PIECE])
+    return whole
 
 
 class MatrixInTiles(nn.Module):
@@ -63,7 +79,8 @@ class TiledLinear(MatrixInTiles):
     """A matrix in float32 or bfloat16, the dtype of x: weight [M, K], bias [M] or None."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__(weight.shape, tiles(weight.detach()), bias)
+        like = tiles(weight.to("meta"))
+        super().__init__(weight.shape, in_tiles(weight.detach(), like.shape, like.dtype, tiles), bias)
 
 
 class QuantizedLinear(MatrixInTiles):
@@ -75,11 +92,11 @@ class QuantizedLinear(MatrixInTiles):
     layout: ClassVar[QuantizedLayout]
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        rounded = memory_of_tiles(self.layout.shape(*weight.shape), self.layout.dtype, weight.device)
-        for first in range(0, 0 if weight.is_meta else len(weight), PIECE):
-            rows = weight[first : first + PIECE].detach().float().numpy()
-            rounded[first // TILE : (first + PIECE) // TILE] = torch.from_numpy(rounded_tiles(rows, self.layout))
-        super().__init__(weight.shape, rounded, bias)
+        def rounded(rows: Tensor) -> Tensor:
+            return torch.from_numpy(rounded_tiles(rows.float().numpy(), self.layout))
+
+        shape = self.layout.shape(*weight.shape)
+        super().__init__(weight.shape, in_tiles(weight.detach(), shape, self.layout.dtype, rounded), bias)
 
 
 class Int8Linear(QuantizedLinear):
@@ -117,11 +134,12 @@ class StoredLinear(MatrixInTiles):
     def __init__(self, raw: Tensor, in_features: int, bias: Tensor | None) -> None:
         row_bytes = {layout.group_bytes * (in_features // layout.group): layout for layout in OF_FILES}
         layout = row_bytes[TILE * raw.shape[1]]
-        stored = memory_of_tiles(layout.shape(len(raw), in_features), layout.dtype, raw.device)
-        for first in range(0, 0 if raw.is_meta else len(raw), PIECE):
-            rows = raw[first : first + PIECE].numpy()
-            stored[first // TILE : (first + PIECE) // TILE] = torch.from_numpy(stored_tiles(rows, layout))
-        super().__init__((len(raw), in_features), stored, bias)
+
+        def stored(rows: Tensor) -> Tensor:
+            return torch.from_numpy(stored_tiles(rows.numpy(), layout))
+
+        shape = layout.shape(len(raw), in_features)
+        super().__init__((len(raw), in_features), in_tiles(raw, shape, layout.dtype, stored), bias)
 
 
 class StoredEmbedding(nn.Module):

@@ -276,7 +276,7 @@ def _read_rates(device: str, nbytes: int, budget: float) -> tuple[float, ...]:
 
     The sums are in fp32 whatever the model's dtype: sums of other types may be bound by the adding.
     """
-    # In large pages, as weights are: see memory_of_tiles. Ones, not zeros: pages that were never written share one.
+    # In large pages, as weights are: see in_tiles. Ones, not zeros: pages that were never written share one.
     buffer = torch.from_numpy(np.ones(nbytes // 4, np.float32)).to(device)
     buffer.sum()  # warm-up: thread pools, and what fits goes into the cache
     return tuple(nbytes / seconds for seconds in passes(buffer.sum, device, budget))
