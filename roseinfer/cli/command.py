@@ -7,13 +7,14 @@ runs where nothing else does.
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
 import re
 import signal
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -56,15 +57,19 @@ class Failed(Exception):
 def exit_status(run: Callable[[], int | None], is_process: bool = False) -> int:
     """Run a command and return its exit status: 0, or what it returns. A user's error becomes one line on stderr.
 
-    A bug is raised. is_process: the command is all that this process does. Ctrl-C ends it here and now: Python would
-    first wait for what a library left running, and end by the signal itself where it broke off an import. SIGTERM ends
-    it as Ctrl-C does, and so everything that it has started.
+    A bug is raised. is_process: the command is all that this process does, which ends at once after it: Python would
+    first take apart all that PyTorch holds, for half a second or more. Ctrl-C does not even wait for what a library
+    registered for the end. SIGTERM ends it as Ctrl-C does, and so everything that it has started.
     """
     if is_process:
         signal.signal(signal.SIGTERM, _as_interrupt)
     status = _guarded(run)
-    if is_process and status == INTERRUPTED:
-        sys.stderr.flush()
+    if is_process:
+        if status != INTERRUPTED:
+            atexit._run_exitfuncs()
+        for stream in filter(None, (sys.stdout, sys.stderr)):  # one that was closed is None
+            with suppress(OSError):  # which _guarded has told
+                stream.flush()
         os._exit(status)
     return status
 

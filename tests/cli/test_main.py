@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from importlib.metadata import version
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -18,6 +19,7 @@ from roseinfer.cli.command import Failed, require_folder, require_writable
 from roseinfer.cli.commands import doctor
 from roseinfer.cli.main import COMMANDS, course_commands, main, name_of
 from roseinfer.doctor import Check, Report
+from roseinfer.kernels import triton_mode
 from roseinfer.parallel.process import ProcessEnded
 from roseinfer.paths import ROOT
 
@@ -206,7 +208,8 @@ def test_aot_says_once_that_it_was_interrupted(monkeypatch, capsys):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("roseinfer.cli.commands.aot.subprocess.run", run)
-    monkeypatch.setattr("roseinfer.kernels.triton_mode.language", lambda: sys)
+    language = triton_mode.language() or MagicMock()
+    monkeypatch.setattr("roseinfer.kernels.triton_mode.language", lambda: language)
     assert main(["aot"]) == 130
     assert started["start_new_session"] and capsys.readouterr().err == "interrupted\n"
 
