@@ -62,7 +62,7 @@ ROUNDS, REPLAYS = 6, 30
 
 @dataclass(frozen=True, kw_only=True)
 class VersionTimes(MachineResult):
-    """Times of a decode step. rows: one for each model, batch size and version; seconds: the median of all replays.
+    """Times of a decode step. rows: one for each model, batch size and version; seconds: the median of its rounds.
 
     samples: for each row the median of each round's replays.
     """
