@@ -62,7 +62,7 @@ ROUNDS, REPLAYS = 6, 30
 
 @dataclass(frozen=True, kw_only=True)
 class VersionTimes(MachineResult):
-    """Times of a decode step. rows: one for each model, batch size and version; seconds: the median of all replays.
+    """Times of a decode step. rows: one for each model, batch size and version; seconds: the median of its rounds.
 
     samples: for each row the median of each round's replays.
     """
@@ -98,9 +98,10 @@ def version_of(edits: dict[str, str], folder: Path) -> ModuleType:
 
 
 def replay_of(model: Model, kernels: ModuleType, few_rows: int, size: int) -> Callable[[], object]:
-    """Return a call that computes a decode step with a version's kernels, however wide the model; it was called once.
+    """Return a call that computes a decode step with a version's kernels, however wide the model.
 
-    few_rows: with more, the products are a library's.
+    It was called once: on a GPU that captured them in a graph, which later calls replay. few_rows: with more, the
+    products are a library's.
     """
     of_kernels = [name for name, value in vars(fused_step).items() if is_of(fused_triton, value)]
     versions = {name: getattr(kernels, name) for name in of_kernels}

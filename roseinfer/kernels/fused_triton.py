@@ -10,8 +10,9 @@ reads next to nothing. Here they belong to the product: a layer of GPT-2 is four
 - add_norm_kernel, activate_kernel: what stands between two products of a library, which is faster for many rows.
 - embed_kernel, rotate_kernel, choose_kernel: the rest of a step, from token ids to the likeliest tokens.
 
-Every kernel calls gdc_wait before it reads what the launch before it wrote: see triton_mode.pdl_options. What no launch
-writes, the weights, it asks for before that, so they come from memory while the launch before still runs.
+Every kernel calls gdc_wait before it reads what the launch before it wrote: see triton_mode.pdl_options. linear_kernel
+and add_norm_kernel ask the L2 cache for their weights before that, so these come from memory while the launch before
+still runs.
 """
 
 from __future__ import annotations

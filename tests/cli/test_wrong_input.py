@@ -135,6 +135,7 @@ CASES = [
         "--dtype must be one of float32, float16, bfloat16, got 'auto'",
     ),
     ("dry-run --model tiny --num-blocks 8 --speculative -1", '--speculative must be JSON such as \'{"method": "draft'),
+    (f"dry-run --model tiny --num-blocks 8 --speculative={'[' * 99_999}", "--speculative must be JSON such as '"),
     ("dry-run --model tiny --num-blocks 0", "--num-blocks must be an integer of at least 1, got 0"),
     ("dry-run --model tiny --num-blocks 8 --max-model-len 9999", "--max-model-len 9999 is more positions than tiny"),
     ("dry-run --model deep --num-blocks 8", "deep: config.json: n_layer must be a positive integer of at most 1,000"),

@@ -7,6 +7,7 @@ import re
 import pytest
 import yaml
 
+from roseinfer.cli.commands.serve import check_engine
 from roseinfer.cli.main import main
 from roseinfer.paths import ROOT
 from roseinfer.server.config_file import SECTIONS, read_config
@@ -130,6 +131,19 @@ def test_a_wrong_file_is_one_line_that_names_the_key(tmp_path, capsys, text, mes
     assert main(["serve", "tiny", "--config", str(path)]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.startswith(f"error: --config {path}: ") and message in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("policy", ["[fcfs]", "null", "3"])
+def test_a_policy_that_is_no_name_is_one_line(tmp_path, capsys, policy):
+    path = tmp_path / "server.yaml"
+    path.write_text(f"engine: {{scheduling_policy: {policy}}}")
+    assert main(["serve", "tiny", "--config", str(path), "--port", "0"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: --scheduling-policy: unknown value ") and err.count("\n") == 1
+
+
+def test_null_is_an_engines_default():
+    check_engine("tiny", dict.fromkeys(("dtype", "device", "quantization", "max_model_len")))
 
 
 def test_every_key_stands_in_the_docs():

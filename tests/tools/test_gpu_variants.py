@@ -16,11 +16,12 @@ from roseinfer.models import load_model
 from tools.gpu_variants import VERSIONS, compared, replay_of, version_of
 
 # For a GPU that lets launches overlap: of each version a product and a sum's norm, of the first one with SiLU as well.
-# And what chooses GPT-2's tokens, from rows that are 50,304 wide.
+# And every other kernel of a step: what chooses GPT-2's tokens reads rows that are 50,304 wide.
 COMPILED = """
 import json, re, tempfile
 from pathlib import Path
-from roseinfer.kernels.aot import compiled, fused_programs, resources
+from roseinfer.kernels import fused_triton, paged_triton
+from roseinfer.kernels.aot import compiled, flat_programs, fused_programs, resources
 from tools.gpu_variants import VERSIONS, version_of
 
 NORM = {"WIDTH": 768, "PAD": 1024, "CENTERED": True, "PDL": True}
@@ -35,11 +36,31 @@ for name, version in VERSIONS.items():
     types = dict.fromkeys(("out", "total", "x", "y", "weight", "bias"), "*bf16") | {"eps": "fp32"}
     of_all.append(compiled(module.add_norm_kernel, types, types.keys() - {"eps"}, NORM, 90, 4))
     found[name] = [{"ptx": kernel.asm["ptx"], "stack": resources(kernel).stack_bytes} for kernel in of_all]
-CHOICE = {"NUM_LOGITS": 50257, "WIDTH": 50304, "SPAN": 8192, "PDL": True}
-choice = compiled(module.choose_kernel, {"tokens": "*i64", "logits": "*bf16"}, {"tokens", "logits"}, CHOICE, 90, 16)
-print(json.dumps({"versions": found, "choice": choice.asm["ptx"]}))
+
+def ptx(kernel, warps=4, **shape):
+    pointers = dict.fromkeys(kernel.arg_names, "*bf16")
+    types = pointers | dict.fromkeys(("tokens", "token_ids", "positions"), "*i64") | {"slot_mapping": "*i32"}
+    integers = "num_values", "num_rows", "k_token", "k_head", "v_token", "v_head"
+    numbers = {"eps": "fp32"} | dict.fromkeys(integers, "i32")
+    shape["PDL"] = True
+    aligned = types.keys() - numbers.keys() - shape.keys()
+    return compiled(kernel, types | numbers, aligned, shape, 90, warps).asm["ptx"]
+
+HEADS = {"NUM_HEADS": 14, "NUM_TURNED": 16, "NUM_ALL": 18, "HALF": 32, "HALF_PAD": 32, "HEADS": 4}
+others = {
+    "embed": ptx(fused_triton.embed_kernel, WIDTH=768, SPAN=1024),
+    "rotate": ptx(fused_triton.rotate_kernel, **HEADS),
+    "activate": ptx(fused_triton.activate_kernel, WIDTH=4864, THEN="silu", SPAN=1024),
+    "choose": ptx(fused_triton.choose_kernel, 16, NUM_LOGITS=50257, WIDTH=50304, SPAN=8192),
+    "store": ptx(paged_triton.store_kernel, **paged_triton.store_shape(12, 64, 16)),
+}
+for p in flat_programs():
+    name = p.about["kernel"]
+    if p.about["dtype"] == "bf16" and name in ("attend, decode", "attend, prefill") and name not in others:
+        others[name] = compiled(p.kernel, p.types, p.aligned, {**p.constexprs, "PDL": True}, 90, p.warps).asm["ptx"]
+print(json.dumps({"versions": found, "others": others}))
 """
-OF_MEMORY = re.compile(r"prefetch\.global\.L2|griddepcontrol\.\w+|(?:ld|st)\.global|cp\.async\.c[ag]")
+OF_MEMORY = re.compile(r"prefetch\.global\.L2|griddepcontrol\.\w+|(?:ld|st|atom)(?:\.\w+)*\.global|cp\.async\.c[ag]")
 WAIT, LAUNCH, PREFETCH = "griddepcontrol.wait", "griddepcontrol.launch_dependents", "prefetch.global.L2"
 
 
@@ -51,7 +72,17 @@ def compiled() -> dict:
 @pytest.mark.slow
 @pytest.mark.needs_triton
 def test_logits_are_read_16_bytes_at_a_time(compiled):
-    assert "ld.global.b16" not in compiled["choice"] and "cp.async.cg" in compiled["choice"]
+    choice = compiled["others"]["choose"]
+    assert "ld.global.b16" not in choice and "cp.async.cg" in choice
+
+
+@pytest.mark.slow
+@pytest.mark.needs_triton
+def test_the_other_kernels_of_a_step_wait_before_they_read_and_write(compiled):
+    for name, ptx in compiled["others"].items():
+        first, second, *later = OF_MEMORY.findall(ptx)
+        assert (first, second) == (WAIT, LAUNCH) and later, name
+    assert len(compiled["others"]) == 7
 
 
 @pytest.mark.slow

@@ -50,7 +50,7 @@ def read_json(flag: str, text: str) -> dict[str, Any]:
     """Read an object of JSON. Raises ValueError, naming the flag."""
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise ValueError(f"{flag} must be JSON such as '{DRAFTING}', got {text!r:.100}")

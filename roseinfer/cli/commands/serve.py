@@ -142,9 +142,9 @@ def check_engine(model: str, engine: dict[str, Any]) -> None:
     sizes = {name: engine[name] for name in (*SIZES, "max_model_len") if name in engine}
     EngineConfig(num_blocks=engine.get("num_kvcache_blocks", 1), **sizes).longest(model_config(model))
     if "scheduling_policy" in engine:
-        require_known("scheduling_policy", engine["scheduling_policy"], POLICIES)
-    if "dtype" in engine:
-        check_dtype(engine["dtype"], AUTO)
+        require_known("scheduling_policy", str(engine["scheduling_policy"]), POLICIES)  # a file may have any value
+    if (dtype := engine.get("dtype")) is not None:
+        check_dtype(dtype, AUTO)
     device = device_or_best(engine.get("device"))
     check_device(device)
     check_quantization(engine.get("quantization"), device)
