@@ -67,11 +67,10 @@ def _require_free(device: torch.device, source: str, num_blocks: int, block: int
 
     block: bytes of one. On a CPU a block takes memory when it is first written, so what others use now does not count.
     """
+    memory, of_it = cpu_memory(), ""
     if device.type == "cuda":
         torch.cuda.empty_cache()
         memory, of_it = torch.cuda.mem_get_info(device)[0], " free"
-    else:
-        memory, of_it = cpu_memory(), ""
     if memory is not None and num_blocks * block > memory:
         raise ValueError(
             f"{source} asks for {num_blocks:,} blocks of {block:,} bytes, and {device} has {memory:,} bytes{of_it}, "
