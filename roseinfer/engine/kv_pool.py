@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import sys
 from math import prod
 
 import torch
@@ -17,7 +18,7 @@ class KVPool:
     It has the model's dtype. It is head-major: what one head keeps in a block is one piece of memory, which a program
     reads from end to end. The last block belongs to no sequence: padding rows write there (`dummy_block`).
 
-    Raises ValueError for more blocks than a CPU has memory for.
+    Raises ValueError where the system refuses a CPU's process so much memory.
     """
 
     def __init__(self, model: Model, num_blocks: int, block_size: int) -> None:
@@ -43,7 +44,14 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
         return torch.zeros(shape, dtype=dtype, device=device)
     nbytes = prod(shape) * dtype.itemsize
     try:
-        memory = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory = _mapped(nbytes)
     except (OSError, OverflowError) as e:
         raise ValueError(f"num_blocks={shape[2] - 1}: no memory here for a KV pool of {nbytes:,} bytes") from e
     return torch.frombuffer(memory, dtype=dtype).view(shape)
+
+
+def _mapped(nbytes: int) -> mmap.mmap:
+    """Return memory of this process that no file has. Raises OSError or OverflowError where there is none."""
+    if sys.platform == "win32":  # which has no such flags, and needs none
+        return mmap.mmap(-1, nbytes)
+    return mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

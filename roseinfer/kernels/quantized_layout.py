@@ -11,11 +11,11 @@ a vector, each byte a value + 128; in 4 bits each byte has a value + 8 of one ve
 one in its upper half. A tile in 8 bits begins with the scales of its rows; in 4 bits each group of it begins with its
 own. So a product reads one run of bytes from end to end.
 
-Four are for the blocks of GGUF files, for stored_numba.py: those of 32 values as they are, and WIDE, which holds the
-values of any other kind exactly. A block has a scale for its values of a row, in float16, and in Q4_1 a minimum; in
-WIDE it has 16 values in 8 bits, and both numbers in float32. A value is scale * q, scale * (q - 8) or scale * q +
-minimum. A tile has for each block the scales of its rows, their minima, and then the block's bytes one after another,
-each of all rows: byte i of a block in 4 bits has the values i and i + 16.
+Four are for the blocks of GGUF files, for stored_numba.py: three kinds of 32 values as they are, and WIDE, which holds
+the values of others exactly (models/gguf_wide.py). A block has a scale for its values of a row, in float16, and in Q4_1
+a minimum; in WIDE it has 16 values in 8 bits, and both numbers in float32. A value is scale * q, scale * (q - 8) or
+scale * q + minimum. A tile has for each block the scales of its rows, their minima, and then the block's bytes one
+after another, each of all rows: byte i of a block in 4 bits has the values i and i + 16.
 """
 
 from __future__ import annotations

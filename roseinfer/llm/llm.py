@@ -70,8 +70,8 @@ class LLM:
             faster, and excludes async_scheduling. SpeculativeConfig has all keys.
         block_size: tokens of a block of the KV cache.
         num_kvcache_blocks: blocks of the KV cache. None: by the two arguments below.
-        kv_cache_memory_bytes: bytes for the cache. None: what max_num_seqs sequences can use, on a CPU at most 1 GiB.
-            There a block takes memory from its first use on.
+        kv_cache_memory_bytes: bytes for the cache; on a CPU each block takes memory when it is first written. None:
+            what max_num_seqs sequences can use, on a CPU at most 1 GiB.
         gpu_memory_utilization: share of a GPU's memory that may be in use, weights and KV cache included. None: 0.9.
         enable_prefix_caching: reuse the full blocks of a prefix that an earlier request computed, while they are kept.
         tensor_parallel_size: processes that each hold a part of every layer and of the KV cache, on GPUs one each. It

@@ -17,7 +17,7 @@ def progress_bar(total: int, shown: bool) -> Iterator[Callable[[int, int], None]
     from tqdm.asyncio import tqdm_asyncio
     from tqdm.auto import tqdm
 
-    # tqdm.auto is another class in a notebook. Naming that one would import IPython and ipywidgets everywhere.
+    # In a notebook tqdm.auto has tqdm_notebook. To name that class here would import IPython and ipywidgets everywhere.
     is_notebook = tqdm is not tqdm_asyncio
     if not (shown and total and (is_notebook or (sys.stderr and sys.stderr.isatty()))):
         yield lambda num_done, num_tokens: None

@@ -29,7 +29,9 @@ Answer = dict[str, str]
 class Worker:
     """A process that answers requests with `answer` of a module. It is started again after a request has ended it.
 
-    Its imports run beside the caller's work, and only an answer waits for them. seconds: that one request may take.
+    Its imports run beside the caller's work, and only an answer waits for them.
+
+    seconds: the most that one request may take.
     """
 
     def __init__(self, module: str, seconds: float) -> None:

@@ -77,11 +77,11 @@ class Checkpoint:
             raise ModelLoadError(f"{self.path}: {reason}") from e
 
     def _of_gguf(self, read: Callable[[GgufFile], Found]) -> Found:
-        """Return what a function reads from the file. Raises ModelLoadError for its ValueError."""
+        """Return what a function reads from the file. Raises ModelLoadError for its ValueError or OSError."""
         assert self.gguf, "the caller has looked"
         try:
             return read(self.gguf)
-        except ValueError as e:
+        except (ValueError, OSError) as e:
             raise ModelLoadError(f"{self.path}: {e}") from e
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
@@ -93,6 +93,7 @@ class Checkpoint:
 
 def checkpoint_of(spec: str, files: list[str]) -> Checkpoint:
     """Find the checkpoint of a spec. For a hub id, download `files` (patterns). Raises ModelLoadError."""
+    # os.path's questions, here and in _opened: Path's own raise OSError for a text that is too long for a path.
     if spec == "tiny":
         return Checkpoint(TINY)
     if not spec:  # as a path it would be the folder that one is in
@@ -102,7 +103,7 @@ def checkpoint_of(spec: str, files: list[str]) -> Checkpoint:
     if spec == SMOLLM2:
         return _smollm2_from_the_hub(files)
     path = Path(os.path.expanduser(spec))
-    if os.path.isdir(path):  # False, as Path.is_dir is not, for a text that is too long for a path
+    if os.path.isdir(path):
         _require_model(path)
         return Checkpoint(path)
     if os.path.isfile(path):
@@ -122,8 +123,9 @@ def _smollm2_from_the_hub(files: list[str]) -> Checkpoint:
 
 def _opened(path: Path) -> GgufFile:
     """Open a GGUF file. Raises ModelLoadError where there is no such file, and for what is no GGUF file."""
-    if not path.is_file():
-        raise ModelLoadError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: a GGUF file is wanted")
+    if not os.path.isfile(path):
+        what = "is a folder" if os.path.isdir(path) else "does not exist"
+        raise ModelLoadError(f"{path} {what}: a GGUF file is wanted")
     try:
         return opened(path)
     except (ValueError, OSError) as e:
@@ -131,8 +133,11 @@ def _opened(path: Path) -> GgufFile:
 
 
 def _require_model(folder: Path) -> None:
-    """Raise ModelLoadError for a folder of GGUF files, and for one with neither a model nor a tokenizer."""
-    names = sorted(path.name for path in folder.iterdir())
+    """Raise ModelLoadError for a folder that cannot be read, has GGUF files alone, or no model and no tokenizer."""
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as e:
+        raise ModelLoadError(f"{folder} cannot be read: {e.strerror}") from e
     if any(name == "tokenizer.json" or ".safetensors" in name for name in names):
         return
     if files := [name for name in names if name.lower().endswith(".gguf")]:

@@ -57,7 +57,7 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         if find_spec("gguf") is None:
-            raise ValueError("it takes the package gguf, which is not installed: `pip install 'roseinfer[gguf]'`")
+            raise ValueError("it takes the package gguf, which is not installed: `pip install '.[gguf]'`")
         self.path = path
         self._parts: dict[str, Path] = {}
         self.metadata: dict[str, Any] = {}

@@ -39,9 +39,10 @@ def stored_gguf(spec: str, dtype: str | None, quantization: str | None, device: 
 def load_as_stored(path: Path) -> Model:
     """Load a GGUF file's model for a CPU, its matrices in the file's own blocks where those are Q8_0, Q4_0 or Q4_1.
 
-    Blocks of the other kinds in gguf_wide.KINDS keep their values in WIDE ones. Other matrices and all vectors become
-    float32, one at a time, which is logged. Token embeddings stay in blocks, and in float16 and bfloat16, too; where
-    they are the output matrix as well, both share the blocks. Raises ModelLoadError.
+    Blocks of the other kinds in gguf_wide.KINDS keep their values in WIDE ones, and so do all blocks of the layers
+    where a file has several kinds for them. Other matrices and all vectors become float32, one at a time, which is
+    logged. Token embeddings stay in blocks, and in float16 and bfloat16, too; where they are the output matrix as well,
+    both share the blocks. Raises ModelLoadError.
     """
     computed: list[StoredTensor] = []
 
@@ -76,8 +77,6 @@ def _model_of(path: Path, computed: Read, as_stored: Read) -> Model:
     assert file, "the path is a GGUF file's"
     model = empty_model(config)
 
-    kept = _kept_in_blocks(file)
-
     def as_is(name: str) -> Tensor:
         if name in kept:
             raw = as_stored(file, name)
@@ -88,6 +87,7 @@ def _model_of(path: Path, computed: Read, as_stored: Read) -> Model:
 
     try:
         check_shapes(model, dict(weights_from_gguf(file, config, file.empty)), path)
+        kept = _kept_in_blocks(file)  # now that all names are known to be a model's
         _fill(model, weights_from_gguf(file, config, as_is))
     except ModelLoadError:
         raise

@@ -235,6 +235,8 @@ def _as_llama3(divisors: Tensor, config: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of Llama 3.1 that give these divisors [D / 2]. Raises ValueError where they do not."""
     from .rope import Llama3Rope, Rope
 
+    if divisors.dim() != 1:
+        raise ValueError(f"tensor {STRETCHED} must be a vector, it has shape {tuple(divisors.shape)}")
     settings: dict[str, Any] = {
         "factor": float(max(divisors, default=1.0)),
         "low_freq_factor": 1.0,

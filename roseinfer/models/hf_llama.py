@@ -127,7 +127,7 @@ def read_weights(tensors: Mapping[str, Tensor], config: ModelConfig) -> Iterator
     Raises ValueError for parts that lack a partner or cannot be joined, and for a matrix that is joined already, in an
     unknown order of rows.
     """
-    for name in tensors:  # a GGUF file's are read when they are asked for
+    for name in tensors:  # without its values: a GGUF file's are read when they are asked for
         if joined := [whole for whole in FUSED if f".{whole}." in name]:
             raise ValueError(f"weight {name} is not supported, only {', '.join(FUSED[joined[0]])} on their own")
         whole, parts = _fused_from(name)

@@ -35,7 +35,7 @@ PIECE = 32 * TILE  # rows of W that are rearranged at a time
 
 
 def in_tiles(rows: Tensor, shape: Sequence[int], dtype: torch.dtype, as_tiles: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return the tiles of W's rows, made of a piece at a time, so that no whole copy of W is made on the way.
+    """Return the tiles of W's rows, made a piece at a time, so that no whole copy of W is made on the way.
 
     shape, dtype: of the result, which has no numbers on the meta device. as_tiles: makes the tiles of some rows.
     """

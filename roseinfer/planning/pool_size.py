@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from roseinfer.arguments import require_count
+from roseinfer.hardware import cpu_memory
 from roseinfer.models import Model
 from roseinfer.sampling_params import is_number
 
@@ -36,7 +37,7 @@ def pool_blocks(
     with a pool of its own, of as many blocks.
 
     Raises ValueError for two of the three, a wrong value of one, a memory that no block fits, and more blocks than a
-    GPU has memory for.
+    GPU has memory free for, or than all of a CPU's memory holds.
     """
     _check(model, num_kvcache_blocks, kv_cache_memory_bytes, gpu_memory_utilization)
     pools = [model] if draft is None else [model, draft]
@@ -62,15 +63,18 @@ def pool_blocks(
 
 
 def _require_free(device: torch.device, source: str, num_blocks: int, block: int) -> None:
-    """Raise ValueError, naming what asks for so many blocks, if a GPU has no memory for them. block: bytes of one."""
-    if device.type != "cuda":
-        return
-    torch.cuda.empty_cache()
-    free, _ = torch.cuda.mem_get_info(device)
-    if num_blocks * block > free:
+    """Raise ValueError, naming what asks for so many blocks, if the device has no memory for them.
+
+    block: bytes of one. On a CPU a block takes memory when it is first written, so what others use now does not count.
+    """
+    memory, of_it = cpu_memory(), ""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        memory, of_it = torch.cuda.mem_get_info(device)[0], " free"
+    if memory is not None and num_blocks * block > memory:
         raise ValueError(
-            f"{source} asks for {num_blocks:,} blocks of {block:,} bytes, and {device} has {free:,} bytes free, for at "
-            f"most {free // block:,} blocks"
+            f"{source} asks for {num_blocks:,} blocks of {block:,} bytes, and {device} has {memory:,} bytes{of_it}, "
+            f"for at most {memory // block:,} blocks"
         )
 
 

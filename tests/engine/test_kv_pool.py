@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import sys
-from mmap import PAGESIZE
 
 import pytest
 import torch
@@ -16,10 +16,10 @@ from roseinfer.engine.kv_pool import KVPool
 
 def resident(memory: Tensor) -> int:
     """Bytes of its pages that are in memory."""
-    pages = (ctypes.c_ubyte * -(-memory.nbytes // PAGESIZE))()
+    pages = (ctypes.c_ubyte * -(-memory.nbytes // mmap.PAGESIZE))()
     failed = ctypes.CDLL(None).mincore(ctypes.c_void_p(memory.data_ptr()), ctypes.c_size_t(memory.nbytes), pages)
     assert not failed
-    return PAGESIZE * sum(page & 1 for page in pages)
+    return mmap.PAGESIZE * sum(page & 1 for page in pages)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells which pages are in memory")
@@ -36,3 +36,13 @@ def test_no_block_takes_memory_before_it_is_written(dtype):
 def test_more_blocks_than_there_is_memory_for_are_refused(num_blocks):
     with pytest.raises(ValueError, match=f"^num_blocks={num_blocks}: no memory here for a KV pool of "):
         KVPool(model_of("gpt2"), num_blocks, 16)
+
+
+def test_a_system_without_the_flags_of_a_mapping_has_a_pool_of_zeros(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.delattr(mmap, "MAP_PRIVATE")
+    monkeypatch.delattr(mmap, "MAP_ANONYMOUS")
+    pool = KVPool(model_of("gpt2"), 3, 16)
+    assert not pool.memory.any()
+    pool.memory.fill_(1)
+    assert pool.memory.all()

@@ -248,9 +248,10 @@ def test_a_file_that_is_cut_after_its_header_was_read(tmp_path):
         file.computed("output_norm.bias")
 
 
+@pytest.mark.parametrize("family", ["gpt2", "llama 3.1"])  # the second's config comes from a tensor, too
 @pytest.mark.parametrize("load", [load_model, load_as_stored])
-def test_a_file_that_goes_away_while_it_is_read(load, tmp_path, monkeypatch):
-    path, read = write_gguf(drawn("gpt2"), tmp_path / "model.gguf"), GgufFile.raw
+def test_a_file_that_goes_away_while_it_is_read(load, family, tmp_path, monkeypatch):
+    path, read = write_gguf(drawn(family), tmp_path / "model.gguf"), GgufFile.raw
     monkeypatch.setattr(GgufFile, "raw", lambda file, name: path.unlink() or read(file, name))
     with pytest.raises(ModelLoadError, match=f"^{path}: .*No such file"):
         load(str(path) if load is load_model else path)
@@ -364,6 +365,29 @@ def test_numbers_of_a_type_without_values_are_refused(number, why, tmp_path):
         model_config(str(path))
 
 
+@pytest.mark.parametrize("load", [load_model, load_as_stored])
+def test_a_tensor_that_belongs_to_no_part_is_refused(load, tmp_path):
+    path = write_gguf(drawn("llama"), tmp_path / "model.gguf")
+    name, other = b"blk.0.attn_q.weight", b"something_of_others"  # as long, and without a dot
+    path.write_bytes(path.read_bytes().replace(name, other))
+    with pytest.raises(ModelLoadError, match=f"^{path}: tensor something_of_others belongs to no part of a llama$"):
+        load(str(path) if load is load_model else path)
+
+
+@pytest.mark.parametrize(
+    ("divisors", "why"),
+    [
+        (torch.ones(4), "rope_freqs.weight is not Llama 3.1's formula, which alone is supported"),
+        (torch.ones(2, 8), r"tensor rope_freqs.weight must be a vector, it has shape \(2, 8\)"),
+    ],
+)
+def test_positions_that_are_stretched_otherwise_are_refused(divisors, why, tmp_path, monkeypatch):
+    path = write_gguf(drawn("llama 3.1"), tmp_path / "model.gguf")
+    monkeypatch.setattr(GgufFile, "computed", lambda file, name: divisors)
+    with pytest.raises(ModelLoadError, match=f"^{path}: {why}$"):
+        model_config(str(path))
+
+
 KEYS = [
     *(f"llama.{key}" for key in (*SIZES, "rope.dimension_count", "rope.scaling.type", "rope.scaling.factor")),
     *END_TOKENS,
@@ -405,6 +429,7 @@ def test_paths_that_are_no_gguf_file(tmp_path):
         "folder.gguf": "is a folder: a GGUF file is wanted",
         "none.gguf": "does not exist: a GGUF file is wanted",
         "text.gguf": "does not begin with GGUF",
+        f"{'a' * 300}.gguf": "does not exist: a GGUF file is wanted",
         "both": "is a folder of GGUF files: name one of a.gguf, b.gguf",
     }.items():
         with pytest.raises(ModelLoadError, match=why):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -239,6 +240,14 @@ def test_a_hub_id_of_gguf_files_says_what_to_do(monkeypatch, tmp_path):
         ModelLoadError, match="^'someone/small-GGUF' on the hub has no config.json: of GGUF files, down"
     ):
         load_model("someone/small-GGUF")
+
+
+def test_a_folder_that_cannot_be_read(folder, monkeypatch):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("os.listdir", refuse)
+    assert_refused(folder, "cannot be read: Permission denied")
 
 
 def test_neither_folder_nor_hub_id():

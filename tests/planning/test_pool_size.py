@@ -32,6 +32,15 @@ def test_a_cpu_pool_has_a_gibibyte_at_most():
     assert pool_blocks(model_on("cpu"), 64, most=10**9) == CPU_POOL_BYTES // block_bytes(GPT2_SMALL, 64, 4)
 
 
+def test_a_cpu_pool_fits_its_memory(monkeypatch):
+    one = block_bytes(GPT2_SMALL, 64, 4)
+    monkeypatch.setattr(pool_size, "cpu_memory", lambda: 100 * one)
+    assert pool_blocks(model_on("cpu"), 64, most=1, num_kvcache_blocks=100) == 100
+    said = f"^num_kvcache_blocks=101 asks for 101 blocks of {one:,} bytes, and cpu has {100 * one:,} bytes, for at most"
+    with pytest.raises(ValueError, match=said):
+        pool_blocks(model_on("cpu"), 64, most=1, num_kvcache_blocks=101)
+
+
 def test_a_gpu_pool_has_a_share_of_what_is_left(monkeypatch):
     """A GPU of 100 blocks, 30 of them in use: half of it leaves 20."""
     one = block_bytes(GPT2_SMALL, 64, 4)
