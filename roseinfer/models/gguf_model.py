@@ -76,8 +76,6 @@ def _model_of(path: Path, computed: Read, as_stored: Read) -> Model:
     assert file, "the path is a GGUF file's"
     model = empty_model(config)
 
-    kept = _kept_in_blocks(file)
-
     def as_is(name: str) -> Tensor:
         if name in kept:
             raw = as_stored(file, name)
@@ -88,6 +86,7 @@ def _model_of(path: Path, computed: Read, as_stored: Read) -> Model:
 
     try:
         check_shapes(model, dict(weights_from_gguf(file, config, file.empty)), path)
+        kept = _kept_in_blocks(file)  # whose names are all known by now
         _fill(model, weights_from_gguf(file, config, as_is))
     except ModelLoadError:
         raise
