@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from roseinfer.arguments import require_count
+from roseinfer.hardware import cpu_memory
 from roseinfer.models import Model
 from roseinfer.sampling_params import is_number
 
@@ -35,8 +36,8 @@ def pool_blocks(
     (None: GPU_SHARE) of its memory less what is in use, by the weights for example, and less step_bytes. draft: a model
     with a pool of its own, of as many blocks.
 
-    Raises ValueError for two of the three, a wrong value of one, a memory that no block fits, and more blocks than a
-    GPU has memory for.
+    Raises ValueError for two of the three, a wrong value of one, a memory that no block fits, and more blocks than the
+    device has memory for.
     """
     _check(model, num_kvcache_blocks, kv_cache_memory_bytes, gpu_memory_utilization)
     pools = [model] if draft is None else [model, draft]
@@ -62,15 +63,19 @@ def pool_blocks(
 
 
 def _require_free(device: torch.device, source: str, num_blocks: int, block: int) -> None:
-    """Raise ValueError, naming what asks for so many blocks, if a GPU has no memory for them. block: bytes of one."""
-    if device.type != "cuda":
-        return
-    torch.cuda.empty_cache()
-    free, _ = torch.cuda.mem_get_info(device)
-    if num_blocks * block > free:
+    """Raise ValueError, naming what asks for so many blocks, if there is no memory for them. block: bytes of one.
+
+    On a GPU that is what is free. A CPU's blocks take memory later, one by one: all of its memory counts.
+    """
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        memory, how = torch.cuda.mem_get_info(device)[0], " free"
+    else:
+        memory, how = cpu_memory(), ""
+    if memory is not None and num_blocks * block > memory:
         raise ValueError(
-            f"{source} asks for {num_blocks:,} blocks of {block:,} bytes, and {device} has {free:,} bytes free, for at "
-            f"most {free // block:,} blocks"
+            f"{source} asks for {num_blocks:,} blocks of {block:,} bytes, and {device} has {memory:,} bytes{how}, for "
+            f"at most {memory // block:,} blocks"
         )
 
 
