@@ -67,11 +67,10 @@ def _require_free(device: torch.device, source: str, num_blocks: int, block: int
 
     On a GPU that is what is free. A CPU's blocks take memory later, one by one: all of its memory counts.
     """
+    memory, how = cpu_memory(), ""
     if device.type == "cuda":
         torch.cuda.empty_cache()
         memory, how = torch.cuda.mem_get_info(device)[0], " free"
-    else:
-        memory, how = cpu_memory(), ""
     if memory is not None and num_blocks * block > memory:
         raise ValueError(
             f"{source} asks for {num_blocks:,} blocks of {block:,} bytes, and {device} has {memory:,} bytes{how}, for "
