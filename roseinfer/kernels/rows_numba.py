@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import torch
+from llvmlite import ir
 from numba import njit, prange, types
-from numba.extending import overload
+from numba.extending import intrinsic, overload
 from torch import Tensor
 
 from roseinfer.graphs.operation import operation
@@ -14,6 +18,7 @@ from .layer_table import K_NORM, Q_NORM, values_at
 from .numba_calls import bits, compiled
 from .paged_numba import SUMS, as_float, exp_of_negative
 from .quantized_layout import OF_FILES, by_type
+from .simd import F32
 from .tiled_numba import TILE, bits_of_bfloat16
 
 FEW = 16  # rows below which one thread computes them: sooner done than shared out
@@ -41,14 +46,25 @@ def read_row(out, table, index):
     raise NotImplementedError
 
 
+@intrinsic
+def half_as_float(typing: Any, x: types.Integer) -> tuple[Any, Callable]:
+    """Return the float16 of these bits. Infinity and NaN stay what they are, where as_float makes large numbers."""
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        return builder.fpext(builder.bitcast(args[0], ir.HalfType()), F32)
+
+    return types.float32(types.uint16), generate
+
+
 @overload(read_row)
 def _read_row(out, table, index):
     layout = by_type(OF_FILES).get(table.dtype)
     if layout is None:
+        value_of = half_as_float if table.dtype == types.uint16 else as_float
 
         def numbers(out, table, index):
             for i in range(len(out)):
-                out[i] = as_float(table[index, i])
+                out[i] = value_of(table[index, i])
 
         return numbers
 
@@ -56,6 +72,7 @@ def _read_row(out, table, index):
         layout.bits, layout.offset, layout.group_head, layout.group_bytes, layout.group
     )  # fmt: skip
     number = np.dtype(np.float32 if layout.number_bytes == 4 else np.uint16)
+    number_of = as_float if layout.number_bytes == 4 else half_as_float
     has_minimum = head > number.itemsize * TILE
 
     def blocks(out, table, index):
@@ -63,8 +80,8 @@ def _read_row(out, table, index):
         for block in range(len(out) // size):
             at, begin = block * block_bytes, block * size
             of_block = tile[at : at + head].view(number)
-            scale = as_float(of_block[row])
-            minimum = as_float(of_block[TILE + row]) if has_minimum else np.float32(0)
+            scale = number_of(of_block[row])
+            minimum = number_of(of_block[TILE + row]) if has_minimum else np.float32(0)
             for i in range(size * bits_ // 8):
                 byte = tile[at + head + i * TILE + row]
                 if bits_ == 8:

@@ -48,6 +48,8 @@ class Worker:
         """
         line = json.dumps(request | {"seconds": self.seconds})
         with self._lock:
+            if self._process.poll() is not None:  # by no request of ours
+                self._restart()
             try:
                 self._wait_for_start()
                 answer = self._exchange(line)

@@ -12,6 +12,7 @@ that are made of them, and reading one of a file that was cut meanwhile would en
 from __future__ import annotations
 
 import mmap
+import os
 import re
 import struct
 from importlib.util import find_spec
@@ -60,9 +61,11 @@ class GgufFile:
             raise ValueError("it takes the package gguf, which is not installed: `pip install '.[gguf]'`")
         self.path = path
         self._parts: dict[str, Path] = {}
+        self._states: dict[Path, tuple[int, ...]] = {}  # of each part, when its header was read
         self.metadata: dict[str, Any] = {}
         self.stored: dict[str, StoredTensor] = {}
         for part in parts_of(path):
+            self._states[part] = state_of(part.stat())
             with _mapped(part) as data:
                 metadata, tensors = _Header(data).read()
             self.metadata = metadata | self.metadata  # the first part has all of it
@@ -76,12 +79,16 @@ class GgufFile:
     def raw(self, name: str) -> np.ndarray:
         """Read the bytes of a tensor, uint8 [rows, bytes of a row], or [bytes] for a vector.
 
-        Raises ValueError where the file has fewer bytes by now, and OSError where it is gone.
+        Raises ValueError where the file is another by now, and OSError where it is gone.
         """
         tensor, part = self.stored[name], self._parts[name]
-        data = np.fromfile(part, np.uint8, tensor.nbytes, offset=tensor.begin)
+        with part.open("rb") as opened:
+            data = np.fromfile(opened, np.uint8, tensor.nbytes, offset=tensor.begin)
+            is_same = state_of(os.fstat(opened.fileno())) == self._states[part]
         if len(data) < tensor.nbytes:
             raise ValueError(f"{part.name} was changed while it was read: tensor {name} is truncated")
+        if not is_same:
+            raise ValueError(f"{part.name} was changed while it was read: tensor {name} may be of another model")
         return data.reshape(tensor.raw_shape)
 
     def computed(self, name: str) -> Tensor:
@@ -98,6 +105,11 @@ class GgufFile:
     def empty(self, name: str) -> Tensor:
         """Return a tensor of that shape on the meta device, without its numbers."""
         return torch.empty(self.stored[name].shape, device="meta")
+
+
+def state_of(stat: os.stat_result) -> tuple[int, ...]:
+    """Return numbers that change when a file is replaced or written."""
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def parts_of(path: Path) -> list[Path]:

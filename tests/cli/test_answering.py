@@ -148,6 +148,16 @@ def test_the_oldest_messages_go_when_the_conversation_is_too_long(llm, monkeypat
     assert [one["role"] for one in talk.said[:2]] == ["user", "assistant"]
 
 
+def test_a_question_that_is_too_long_leaves_the_conversation_as_it_was(llm, capsys, monkeypatch):
+    monkeypatch.setattr(chat, "show_as_it_grows", lambda *given: Output("one two"))
+    talk = chat.Chat(llm, SamplingParams(), None, llm.chat_template, TEMPLATE)
+    talk.answer("first")
+    said = list(talk.said)
+    monkeypatch.undo()
+    talk.answer("word " * 900)
+    assert "error: prompt of " in capsys.readouterr().err and talk.said == said and len(said) == 2
+
+
 class Output:
     """What show_as_it_grows gives, as far as a chat looks at it."""
 

@@ -54,3 +54,24 @@ def test_rows_of_numbers_become_float32():
     ids = torch.tensor([0, 39, 3])
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         assert torch.equal(embedded(ids, table.to(dtype), 24), table.to(dtype)[ids].float())
+
+
+HALVES = np.array([np.inf, -np.inf, np.nan, 2.0**-24, -0.0, 65504, 1], np.float16)
+
+
+@pytest.mark.parametrize("kind", STORED)
+def test_rows_with_a_scale_that_is_not_finite_are_not_finite(kind):
+    """A token with such a row then ends in an error, and not in other words."""
+    raw = gguf.quants.quantize(np.random.default_rng(0).standard_normal((len(HALVES), 96), np.float32), Kind[kind])
+    raw[:, :2] = HALVES.view(np.uint8).reshape(-1, 2)
+    rows = embedded(torch.arange(len(HALVES)), torch.from_numpy(stored_tiles(raw, STORED[kind])), 96)
+    with np.errstate(invalid="ignore"):  # infinity * 0
+        wanted = torch.from_numpy(gguf.quants.dequantize(raw, Kind[kind]))
+    torch.testing.assert_close(rows, wanted, rtol=0, atol=0, equal_nan=True)
+
+
+def test_numbers_that_are_not_finite_stay_so():
+    table = torch.from_numpy(HALVES)[:, None].expand(-1, 24).contiguous()
+    torch.testing.assert_close(
+        embedded(torch.arange(len(table)), table, 24), table.float(), rtol=0, atol=0, equal_nan=True
+    )

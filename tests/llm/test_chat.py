@@ -6,6 +6,7 @@ import gc
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 
@@ -337,6 +338,15 @@ def test_the_process_of_a_template_ends_with_it(tmp_path, monkeypatch):
     del chat
     gc.collect()
     assert process.poll() is not None
+
+
+def test_a_process_that_was_ended_between_two_requests_is_started_again(monkeypatch):
+    monkeypatch.setattr("roseinfer.llm.chat.Worker", Worker)
+    with closing(ChatTemplate.of("tiny")) as template:
+        for _ in range(2):
+            assert template.render([{"role": "user", "content": "a"}], chat_template="{{ messages[0].content }}") == "a"
+            template._renderer._process.kill()
+            template._renderer._process.wait()
 
 
 def test_a_process_starts_beside_its_callers_work():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import sys
 from dataclasses import replace
@@ -255,6 +256,34 @@ def test_a_file_that_goes_away_while_it_is_read(load, family, tmp_path, monkeypa
     monkeypatch.setattr(GgufFile, "raw", lambda file, name: path.unlink() or read(file, name))
     with pytest.raises(ModelLoadError, match=f"^{path}: .*No such file"):
         load(str(path) if load is load_model else path)
+
+
+@pytest.mark.parametrize("load", [load_model, load_as_stored])
+def test_a_file_that_another_one_of_its_size_replaces_while_it_is_read(load, tmp_path, monkeypatch):
+    """Their tensors would be those of no model."""
+    path, read, names = write_gguf(drawn("gpt2"), tmp_path / "model.gguf"), GgufFile.raw, []
+    other = write_gguf(drawn("gpt2"), tmp_path / "other")
+    state = path.stat()
+    os.utime(other, ns=(state.st_atime_ns, state.st_mtime_ns))
+
+    def raw(file, name):
+        names.append(name)
+        if len(names) == 4:
+            other.rename(path)
+        return read(file, name)
+
+    monkeypatch.setattr(GgufFile, "raw", raw)
+    with pytest.raises(ModelLoadError, match="model.gguf was changed while it was read: .* may be of another model"):
+        load(str(path) if load is load_model else path)
+    assert len(names) == 4
+
+
+def test_a_matrix_of_a_name_without_parts_is_refused(tmp_path):
+    path = write_gguf(drawn("gpt2"), tmp_path / "model.gguf")
+    path.write_bytes(path.read_bytes().replace(b"position_embd.weight", b"position_embd-weight"))
+    for load in (load_model, load_as_stored):
+        with pytest.raises(ModelLoadError, match="tensor position_embd-weight belongs to no part of a gpt2"):
+            load(str(path) if load is load_model else path)
 
 
 @pytest.mark.slow

@@ -32,13 +32,17 @@ def test_a_cpu_pool_has_a_gibibyte_at_most():
     assert pool_blocks(model_on("cpu"), 64, most=10**9) == CPU_POOL_BYTES // block_bytes(GPT2_SMALL, 64, 4)
 
 
-def test_a_cpu_pool_fits_its_memory(monkeypatch):
+@pytest.mark.parametrize("asked", [{"num_kvcache_blocks": 10**12}, {"kv_cache_memory_bytes": 10**20}])
+def test_a_cpu_pool_that_is_larger_than_its_memory_is_refused_before_it_is_made(asked, monkeypatch):
     one = block_bytes(GPT2_SMALL, 64, 4)
-    monkeypatch.setattr(pool_size, "cpu_memory", lambda: 100 * one)
-    assert pool_blocks(model_on("cpu"), 64, most=1, num_kvcache_blocks=100) == 100
-    said = f"^num_kvcache_blocks=101 asks for 101 blocks of {one:,} bytes, and cpu has {100 * one:,} bytes, for at most"
-    with pytest.raises(ValueError, match=said):
-        pool_blocks(model_on("cpu"), 64, most=1, num_kvcache_blocks=101)
+    monkeypatch.setattr(pool_size, "cpu_memory", lambda: 70 * one)
+    with pytest.raises(
+        ValueError, match=f"^{[*asked][0]}.* blocks of {one:,} bytes, and cpu has {70 * one:,} bytes, for"
+    ):
+        pool_blocks(model_on("cpu"), 64, most=10**12, **asked)
+    assert pool_blocks(model_on("cpu"), 64, most=1, num_kvcache_blocks=70) == 70
+    monkeypatch.setattr(pool_size, "cpu_memory", lambda: None)  # the system does not tell
+    assert pool_blocks(model_on("cpu"), 64, most=1, num_kvcache_blocks=71) == 71
 
 
 def test_a_gpu_pool_has_a_share_of_what_is_left(monkeypatch):

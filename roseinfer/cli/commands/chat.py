@@ -106,13 +106,14 @@ class Chat:
 
         A line that cannot be answered costs a message on stderr, and is forgotten.
         """
+        before = list(self.said)
         self.said.append({"role": "user", "content": line})
         began = perf_counter()
         try:
             output = show_as_it_grows(self.llm, self._prompt_ids(), self.params)
         except (ValueError, Failed) as error:
             print(f"error: {error}", file=sys.stderr)
-            self.said.pop()
+            self.said = before  # also what was left out to make room for the line
             self.num_failed += 1
             return
         self.seconds += perf_counter() - began
