@@ -113,6 +113,8 @@ def test_it_runs_as_a_module(tmp_path, capsys, monkeypatch):
     argv += ["--repeat-runs", "1", "--output", str(tmp_path / "run.json")]
     monkeypatch.setattr(sys, "argv", ["benchmark_scheduler", *argv])
     monkeypatch.delitem(sys.modules, "roseinfer.benchmark_scheduler")
+    monkeypatch.setattr("atexit._run_exitfuncs", lambda: None)  # of this process, which goes on
+    monkeypatch.setattr("os._exit", sys.exit)
     with pytest.raises(SystemExit) as left:
         runpy.run_module("roseinfer.benchmark_scheduler", run_name="__main__")
     out, err = capsys.readouterr()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
+from copy import deepcopy
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ def resident(memory: Tensor) -> int:
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells which pages are in memory")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_no_block_takes_memory_before_it_is_written(dtype):
-    pool = KVPool(model_of("gpt2").to(dtype), 100_000, 16)
+    pool = KVPool(deepcopy(model_of("gpt2")).to(dtype), 100_000, 16)
     assert resident(pool.memory) == 0
     pool.layers[0][0][0] = 1
     assert 0 < resident(pool.memory) < pool.memory.nbytes / 2
