@@ -75,7 +75,7 @@ def llm_and_params(args: Namespace, tokenizer: ModelTokenizer, **others: Any) ->
     typed = given_fields(Writing, args) | others
     SamplingParams(**typed)
     given = with_stage(given_fields(ModelFlags, args))
-    with shown_progress(f"loading {args.model}; a first run also compiles kernels, once"):
+    with shown_progress(f"loading {args.model}; the first run with a kind of model also compiles its kernels"):
         llm = LLM(args.model, tokenizer=tokenizer, max_num_seqs=1, **given)
     return llm, replace(llm.get_default_sampling_params(), **typed)
 

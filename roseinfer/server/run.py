@@ -30,7 +30,7 @@ FLUSH_SECONDS = 5  # for answers that are whole to leave, after the engine has d
 STOP_SECONDS = 5  # for the engine's last step to end
 KEEP_ALIVE_SECONDS = 30
 SLOW_SECONDS = 5.0  # of a start, after which it is explained
-SLOW = "still loading: a first start also compiles kernels, once"
+SLOW = "still loading: a first start with a kind of model also compiles its kernels"
 
 
 def serve(serving: Serving, settings: ServerSettings, say: Callable[[str], object]) -> bool:
