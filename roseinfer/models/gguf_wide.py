@@ -15,10 +15,11 @@ from torch import Tensor
 from roseinfer.kernels.quantized_layout import WIDE
 from roseinfer.kernels.tiled_numba import TILE
 
+from .linear import PIECE
+
 # q [blocks, values], and the scales and minima of runs of as many values, [blocks, runs]; no minima: None.
 Parts = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 BITS = np.arange(8, dtype=np.uint8)
-PIECE = 32 * TILE  # rows that are taken apart at a time, so that little memory is needed on the way
 
 
 def in_wide_blocks(raw: Tensor, kind: str) -> Tensor:

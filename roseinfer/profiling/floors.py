@@ -276,8 +276,10 @@ def _read_rates(device: str, nbytes: int, budget: float) -> tuple[float, ...]:
 
     The sums are in fp32 whatever the model's dtype: sums of other types may be bound by the adding.
     """
-    # In large pages, as weights are: see in_tiles. Ones, not zeros: pages that were never written share one.
-    buffer = torch.from_numpy(np.ones(nbytes // 4, np.float32)).to(device)
+    # Ones, not zeros: pages that were never written share one. On a CPU in large pages, as weights are: see in_tiles.
+    on_cpu = torch.device(device).type == "cpu"
+    count = nbytes // 4
+    buffer = torch.from_numpy(np.ones(count, np.float32)) if on_cpu else torch.ones(count, device=device)
     buffer.sum()  # warm-up: thread pools, and what fits goes into the cache
     return tuple(nbytes / seconds for seconds in passes(buffer.sum, device, budget))
 
