@@ -34,7 +34,8 @@ class Batch:
     from, one of each sequence, and one more for each draft.
     A decode batch may have more rows than sequences; those after the last sequence are padding, see `fill_up`.
     sources [B] int64: of the first num_fed tokens, the row of the step in flight that makes the token, or -1 where
-    token_ids has it. host: which of the buffers' host memories it was written to.
+    token_ids has it. max_query_len: the most tokens that one sequence has here. host: which of the buffers' host
+    memories it was written to.
     """
 
     token_ids: Tensor
@@ -46,6 +47,7 @@ class Batch:
     sample_rows: Tensor
     sources: Tensor
     num_fed: int = 0
+    max_query_len: int = 1
     host: int = 0
 
     @property
@@ -186,7 +188,7 @@ def make_batch(
     num_rows = size_for(num_seqs, sizes) if sizes and step.is_decode else num_seqs
     if num_rows > num_seqs:
         device = fill_up(buffers, num_seqs, num_rows, blocks)
-    return Batch(**device, num_fed=num_fed, host=buffers.turn)
+    return Batch(**device, num_fed=num_fed, max_query_len=max(step.num_new), host=buffers.turn)
 
 
 def write_mixed(host: dict[str, np.ndarray], step: Step, launched: list[int], size: int, num_fed: int) -> None:

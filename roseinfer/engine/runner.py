@@ -260,7 +260,8 @@ class Runner:
     def attend(self, batch: Batch) -> Attend:
         """Return attention over the pool. Its result lies in the same memory in every layer and step."""
         where = batch.slot_mapping, batch.query_start, batch.context_lens, batch.block_tables
-        return partial(paged_attend, self.attention, self.pool, where, self.attended[: len(batch.token_ids)])
+        attention = partial(self.attention, max_query_len=batch.max_query_len)
+        return partial(paged_attend, attention, self.pool, where, self.attended[: len(batch.token_ids)])
 
 
 def copied_to_host(tokens: Tensor, logprobs: StepLogprobs | None) -> StepTokens:

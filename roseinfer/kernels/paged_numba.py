@@ -53,6 +53,7 @@ def paged_attention_numba(
     context_lens: Tensor,
     block_tables: Tensor,
     out: Tensor | None = None,
+    max_query_len: int | None = None,
 ) -> Tensor:
     """Compute paged_attention_reference on a CPU: float32, or a 16-bit type with sums in fp32."""
     q, k, v = (x if x.stride(2) == 1 else x.contiguous() for x in (q, k, v))

@@ -17,6 +17,7 @@ def paged_attention_reference(
     context_lens: Tensor,
     block_tables: Tensor,
     out: Tensor | None = None,
+    max_query_len: int | None = None,
 ) -> Tensor:
     """Write K and V of N new tokens into the pool, then let each of them attend over its own sequence; [N, H, D].
 
@@ -26,6 +27,8 @@ def paged_attention_reference(
     context_lens [B]: tokens that sequence i has in the cache after the write. block_tables [B, W]: its blocks in token
     order; what follows them is ignored. A token sees those before it and itself, so whole prompts, chunks of
     them, single new tokens and any mixture of these are one case. out: where to put the result, in q's dtype.
+    max_query_len: the most new tokens of a sequence, None where nobody knows it. A GPU's launches are cut for it; the
+    result is the same.
 
     Sums are fp32. It reads query_start and context_lens on the host, which has to wait for a GPU; kernels do not.
     """

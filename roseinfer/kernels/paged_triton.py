@@ -417,6 +417,7 @@ class TritonAttention:
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor,
         query_start: Tensor, context_lens: Tensor, block_tables: Tensor, out: Tensor | None = None,
+        max_query_len: int | None = None,
     ) -> Tensor:  # fmt: skip
         """Return the attention [N, H, D] of N new tokens in q's dtype, and write their K and V to the pool.
 
@@ -431,6 +432,7 @@ class TritonAttention:
             context_lens: int32 [B], tokens of each sequence, the new ones included.
             block_tables: int32 [B, W], block ids in token order; those after the last used one are ignored.
             out: memory for the result; None: new memory.
+            max_query_len: the most new tokens of a sequence; None where it is not known.
 
         Raises ValueError for tensors that the kernels cannot read, TritonUnavailable where no kernel can run.
         """
