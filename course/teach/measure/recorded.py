@@ -89,7 +89,7 @@ def _steps_card(
     if not of_model:
         return ""
     shown = [row | {"kv_seconds": row["kv_bytes"] / copy_bytes_per_s} for row in of_model]
-    table = TextTable.of_rows(STEP_COLUMNS, shown, missing="kernels overlap").html()
+    table = TextTable.of_rows(STEP_COLUMNS, shown, missing="kernels overlap").html(f"decode steps of {model}")
     return label(device, commit) + table + paragraph(note)
 
 
@@ -122,7 +122,7 @@ def recorded_executors(folder: Path = DATA) -> Recorded:
     kinds: dict[str, type[MachineResult]] = {"executors": ExecutorResult, "host": HostResult}
     cards = [
         label(result.device, result.commit)
-        + TextTable.of_rows(result.COLUMNS, result.rows).html()
+        + TextTable.of_rows(result.COLUMNS, result.rows).html(name)
         + "".join(map(paragraph, result.notes()))
         for name, kind in kinds.items()
         for _, result in results(kind, folder, f"runs/*/{name}*.json", f"roseinfer bench {name}")
