@@ -108,7 +108,14 @@ from .measure.prove import Oracles, prove
 from .measure.race import race
 from .measure.read_share import read_share
 from .measure.ready_batch import ready_batch
-from .measure.recorded import recorded, recorded_kernels, recorded_online, recorded_trace
+from .measure.recorded import (
+    recorded,
+    recorded_executors,
+    recorded_kernels,
+    recorded_online,
+    recorded_steps,
+    recorded_trace,
+)
 from .measure.request_loops import PromptByPrompt, StaticBatches
 from .measure.request_run import Run, record_run, work
 from .measure.roofline import Roofline as roofline

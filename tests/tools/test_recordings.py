@@ -9,6 +9,7 @@ from functools import cache
 import nbformat
 import pandas as pd
 import pytest
+import torch
 from notebook_text import table, texts
 
 from course import teach
@@ -21,6 +22,9 @@ AS_IN_POST = {
     "02_prealloc_gather": ["copy_", "select", "fill_", "zero_", "empty", "empty_like", "zeros", "zeros_like"],
     "03_select_append": ["select", "copy_"],
 }
+# A device in a printed tensor, and calls for several ranks: on GPUs each of them needs one of its own.
+OF_A_DEVICE = re.compile(r"device='|device\(type=|cuda:\d")
+RANKS = re.compile(r"LLM\([^)]*tensor_parallel_size=[^)]*\)")
 NUMBER_WITH_UNIT = re.compile(r"\d ?(ms|µs|us|tok/s|%|[GM]B/s|GFLOP/s)(?!\w)|×\s?\d")
 # A printed `: False`, a formula that does not explain its number, a course stage with wrong tokens.
 FAILED = re.compile(r": False\b|does not explain it")
@@ -91,6 +95,21 @@ def test_an_exercise_card_has_the_exercises_own_words(name):
 def test_no_time_or_share_is_typed_into_prose(name):
     cells = enumerate(cells_of(name))
     assert [n for n, cell in cells if cell.cell_type == "markdown" and NUMBER_WITH_UNIT.search(cell.source)] == []
+
+
+@LESSONS
+def test_a_lesson_is_the_same_on_a_gpu(name):
+    assert [text for text in all_texts(name) if OF_A_DEVICE.search(text)] == []
+    calls = [call for cell in cells_of(name) if cell.cell_type == "code" for call in RANKS.findall(cell.source)]
+    assert [call for call in calls if 'device="cpu"' not in call] == []
+
+
+def test_what_only_a_gpu_prints_is_found():
+    assert OF_A_DEVICE.search(repr(torch.zeros(1, device="meta"))) and OF_A_DEVICE.search(repr(torch.device("cpu")))
+    assert not OF_A_DEVICE.search("the host and the device take turns")
+    assert RANKS.findall('LLM("tiny", tensor_parallel_size=2) or LLM("tiny")') == [
+        'LLM("tiny", tensor_parallel_size=2)'
+    ]
 
 
 @pytest.mark.parametrize("text", ["it takes 3 ms", "3.5 µs", "grows by 17%", "×2.5 faster", "55 GB/s"])

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import html
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from course.posts.data import results
+from roseinfer.display.text_table import Column, TextTable
 from roseinfer.display.view import View, card
 from roseinfer.paths import DATA
 
 if TYPE_CHECKING:
-    from roseinfer.bench.kernel_times import KernelTimes
-    from roseinfer.bench.ladder_result import LadderResult
+    from roseinfer.display.measured import MachineResult
     from roseinfer.profiling import Trace
     from roseinfer.stage import Stage
+
+ATTENTION = ("store_kernel", "attend_kernel", "combine_kernel")  # of the engine: K and V written, read, parts merged
 
 
 @dataclass(frozen=True, repr=False)
@@ -43,7 +46,7 @@ def recorded(model: str = "random:gpt2", batch_size: int | None = None, folder: 
     from roseinfer.bench.ladder_result import LadderResult
 
     cards = [
-        label(ladder) + ladder._repr_mimebundle_()["text/html"]
+        label(ladder.device, ladder.commit) + ladder._repr_mimebundle_()["text/html"]
         for _, ladder in results(LadderResult, folder, "runs/*/ladder*.json", "roseinfer ladder")
         if ladder.arguments["model"] == model and batch_size in (None, ladder.arguments["batch_size"])
     ]
@@ -55,9 +58,80 @@ def recorded_kernels(folder: Path = DATA) -> Recorded:
     from roseinfer.bench.kernel_times import KernelTimes
 
     found = results(KernelTimes, folder, "runs/*/kernels*.json", "roseinfer bench kernels")
-    return Recorded(
-        "times of the paged attention kernel", [label(times) + times.table().to_html() for _, times in found]
-    )
+    cards = [label(times.device, times.commit) + times.table().to_html() for _, times in found]
+    return Recorded("times of the paged attention kernel", cards)
+
+
+def recorded_steps(model: str = "random:gpt2", folder: Path = DATA) -> Recorded:
+    """Show the recorded decode steps of the engine: their launches and times, and what reading alone would take.
+
+    Each step is a CUDA graph's replay; `roseinfer bench step` times it. Raises ValueError as `recorded` does.
+    """
+    found = results(partial(_steps_card, model), folder, "runs/*/step*.json", "roseinfer bench step")
+    return Recorded(f"decode steps of {model}", [card for _, card in found if card])
+
+
+def _steps_card(
+    model: str,
+    *,
+    device: str,
+    commit: str | None,
+    copy_bytes_per_s: float,
+    rows: list[dict[str, Any]],
+    note: str = "",
+    **_: Any,
+) -> str:
+    """Write a run's table; "" where it has no step of the model, or was measured on a CPU, whose kernels have no time.
+
+    note: what a file says that was not written by the command alone.
+    """
+    of_model = [row for row in rows if row["model"] == model and row["kernels"][0]["seconds"]]
+    if not of_model:
+        return ""
+    shown = [row | {"kv_seconds": row["kv_bytes"] / copy_bytes_per_s} for row in of_model]
+    table = TextTable.of_rows(STEP_COLUMNS, shown, missing="kernels overlap").html(f"decode steps of {model}")
+    return label(device, commit) + table + paragraph(note)
+
+
+def _attention(row: dict[str, Any]) -> float | None:
+    """Return the seconds of a step's attention; None where kernels overlap, since each then counts its wait as well."""
+    if sum(kernel["seconds"] for kernel in row["kernels"]) > row["seconds"]:
+        return None
+    return sum(kernel["seconds"] for kernel in row["kernels"] if kernel["name"] in ATTENTION)
+
+
+def _us(seconds: float) -> str:
+    return f"{1e6 * seconds:,.0f}"
+
+
+STEP_COLUMNS = (
+    Column("sequences", of="batch_size"),
+    Column("launches", of="launches"),
+    Column("step, µs", _us, of="seconds"),
+    Column("reading its bytes, µs", _us, of="bytes_seconds"),
+    Column("attention, µs", _us, True, of=_attention),
+    Column("reading K and V, µs", _us, of="kv_seconds"),
+)
+
+
+def recorded_executors(folder: Path = DATA) -> Recorded:
+    """Show recorded steps in turn and one step behind, then what the host does in a step. Raises as `recorded`."""
+    from roseinfer.bench.executors import ExecutorResult
+    from roseinfer.bench.host import HostResult
+
+    kinds: dict[str, type[MachineResult]] = {"executors": ExecutorResult, "host": HostResult}
+    cards = [
+        label(result.device, result.commit)
+        + TextTable.of_rows(result.COLUMNS, result.rows).html(name)
+        + "".join(map(paragraph, result.notes()))
+        for name, kind in kinds.items()
+        for _, result in results(kind, folder, f"runs/*/{name}*.json", f"roseinfer bench {name}")
+    ]
+    return Recorded("steps in turn and one step behind", cards)
+
+
+def paragraph(text: str) -> str:
+    return f"<p class='rose-muted'>{html.escape(text)}</p>" if text else ""
 
 
 def recorded_online(folder: Path = DATA) -> Recorded:
@@ -87,8 +161,8 @@ def recorded_trace(stage: type[Stage] | str, folder: Path = DATA) -> Trace | Non
     return max(found, key=lambda trace: trace.metadata["recorded_at"], default=None)
 
 
-def label(result: LadderResult | KernelTimes) -> str:
+def label(device: str, commit: str | None) -> str:
     from roseinfer.bench.provenance import short_commit
 
-    commit = html.escape(short_commit(result.commit))
-    return f"<p><b>Recorded on {html.escape(result.device)}, commit {commit}</b>, not measured here</p>"
+    where = f"{html.escape(device)}, commit {html.escape(short_commit(commit))}"
+    return f"<p><b>Recorded on {where}</b>, not measured here</p>"

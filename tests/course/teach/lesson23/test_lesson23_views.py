@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import pytest
 import torch
 from oracles import small_model
 
 from course import teach
+from course.teach.lesson13.step_operations import operations_of
 from course.teach.lesson23 import step_profile
+from course.teach.lesson23.launch_counts import kind_of, launches_of
 from course.teach.lesson23.step_profile import chart_of, recorded
+from roseinfer.graphs.operation import operation
 from stages import FewLaunches, Graphs
 
 
@@ -23,6 +27,26 @@ def test_a_layer_has_half_as_many_launches():
     assert list(counted["all"]) == 2 * [10 * layers + 8, 5 * layers + 7]
     assert list(counted["products"]) == 4 * [4 * layers + 1] and list(counted["attention"]) == 4 * [layers]
     assert list(counted["norms"]) == 2 * [2 * layers + 1, 0] and list(counted["GELU"]) == 2 * [layers, 0]
+
+
+def test_a_device_that_packs_no_matrices_starts_as_much():
+    """A CPU's products are packed ones (stage 12), a GPU's are not; a meta tensor stands for a GPU's."""
+    model, there = small_model(), small_model().to("meta")
+    token_ids = torch.zeros(1, dtype=torch.int32, device="meta")
+
+    @operation
+    def attention(q):
+        return torch.empty_like(q)
+
+    def step():
+        logits = there.logits(there(token_ids, token_ids, lambda layer, q, k, v: attention(q)))
+        largest, tokens = logits.max(dim=-1)
+        return torch.where(largest.isfinite(), tokens, -1)
+
+    with torch.inference_mode():
+        started = [each.name for each in operations_of(step) if not each.is_view]
+    on_cpu = launches_of(Graphs(model, num_blocks=1, max_num_seqs=1), 1)
+    assert Counter(map(kind_of, started)) == Counter(map(kind_of, on_cpu))
 
 
 def test_the_least_time_is_bound_by_launches_or_by_reading():
