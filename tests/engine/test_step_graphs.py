@@ -8,9 +8,9 @@ from devices import ByModule
 from oracles import assert_right, model_of, small_model
 from small_engines import engine_of, requests, run_out
 
-from roseinfer.engine import decode_graphs
-from roseinfer.engine.decode_graphs import sizes_up_to
+from roseinfer.engine import step_graphs
 from roseinfer.engine.engine import Engine
+from roseinfer.engine.step_graphs import sizes_up_to
 from roseinfer.models import Model
 from roseinfer.models.weights import prepared_copy
 from roseinfer.profiling.reachable import tensors_of
@@ -24,8 +24,12 @@ def engine_for(model: Model, seqs: list[Sequence], **settings: bool) -> Engine:
 
 def persistent(engine: Engine) -> list[torch.Tensor]:
     runner = engine.runner
-    inputs = (*runner.inputs.device.values(), *runner.sampler.inputs.device.values())
+    inputs = (*runner.inputs.device.values(), runner.inputs.last_tokens, *runner.sampler.inputs.device.values())
     return [*tensors_of(engine.model), runner.attended, runner.pool.memory, *inputs]
+
+
+def decode_sizes(engine: Engine) -> set[int]:
+    return {size.num_seqs for size in engine.runner.graphs.graphs if size.is_decode}
 
 
 @pytest.mark.slow
@@ -83,7 +87,7 @@ def test_batches_that_grow_and_shrink_get_what_eager_steps_give(small, quantizat
         if settings:
             assert engine.runner.graphs is None
         else:
-            assert set(engine.runner.graphs.graphs) == {1, 2, 4, 8}
+            assert decode_sizes(engine) == {1, 2, 4, 8}
     assert outputs[0] == outputs[1]
 
 
@@ -98,7 +102,7 @@ def test_three_sequences_in_four_rows_write_to_their_slots_and_to_the_dummy_bloc
     slots = {(engine.blocks.of(seq.seq_id)[seq.num_cached_tokens // 8], seq.num_cached_tokens % 8) for seq in new}
     engine.step()
     changed = (engine.pool.memory != before).any(dim=(0, 1, 3, 5)).nonzero().tolist()  # [num_blocks + 1, block_size]
-    assert set(engine.runner.graphs.graphs) == {4}
+    assert decode_sizes(engine) == {4}
     assert {tuple(at) for at in changed} == slots | {(engine.pool.dummy_block, 0)}
 
 
@@ -110,7 +114,7 @@ def test_a_step_that_cannot_be_captured_runs_as_it_is_and_a_warning_says_why(sma
         tried.append(step)
         raise RuntimeError("operation not permitted\nwhen stream is capturing")
 
-    monkeypatch.setattr(decode_graphs, "capture", fail)
+    monkeypatch.setattr(step_graphs, "capture", fail)
     engine = engine_for(small, [])
     seqs = requests(small, (5, 8, 13))
     with pytest.warns(UserWarning, match=r"without a graph where none is captured yet: operation not permitted$"):
@@ -125,7 +129,7 @@ def test_a_warm_up_leaves_the_engine_as_it_was(small):
     engine = engine_for(small, [])
     engine.warm_up()
     run_out(engine)
-    assert set(engine.runner.graphs.graphs) == {1, 2, 4, 8}
+    assert decode_sizes(engine) == {1, 2, 4, 8}
     assert_right(small, run_out(engine, requests(small, (11,))))
 
 
