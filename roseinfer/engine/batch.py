@@ -45,11 +45,10 @@ class StepShape(NamedTuple):
         return self.max_query_len == 1
 
     def has_room_for(self, step: StepShape) -> bool:
-        """Whether padding turns that step into one of this shape: see `fill_up`."""
-        num_padding_seqs = 0 if self.is_decode else 1
-        return all(mine >= its for mine, its in zip(self, step, strict=True)) and (
-            self.num_seqs >= step.num_seqs + num_padding_seqs
-        )
+        """Whether padding, which takes the place of a sequence, makes a step of this shape of that one: see fill_up."""
+        is_large_enough = self.max_query_len >= step.max_query_len and self.num_tokens >= step.num_tokens
+        num_seqs = step.num_seqs + (0 if self.is_decode else 1)
+        return is_large_enough and self.num_seqs >= num_seqs and self.num_rows >= step.num_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +181,7 @@ class BatchBuffers(InputBuffers):
         self._kept: dict[tuple[int, StepShape], tuple[dict[str, np.ndarray], dict[str, Tensor]]] = {}
 
     def views(self, shape: StepShape, keep: bool) -> tuple[dict[str, np.ndarray], dict[str, Tensor]]:
-        """Return the front of each array on host and device, as much of it as a batch fills.
+        """Return the front of each array on host and device, as much of it as a batch fills. last_tokens come whole.
 
         keep: whether the shape comes again. Cutting views in each decode step takes longer than writing them.
         """
@@ -193,17 +192,11 @@ class BatchBuffers(InputBuffers):
         cuts = {name: slice(lengths.get(name, shape.num_seqs)) for name in self.host}
         views = (
             {name: x[cuts[name]] for name, x in self.host.items()},
-            {name: x[cuts[name]] for name, x in self.device.items()},
+            {name: x[cuts[name]] for name, x in self.device.items()} | {"last_tokens": self.last_tokens},
         )
         if keep:
             self._kept[self.turn, shape] = views
         return views
-
-    def batch(self, device: dict[str, Tensor], max_query_len: int, num_fed: int = 0) -> Batch:
-        """Return the batch that was written in this turn. device: its views."""
-        return Batch(
-            **device, last_tokens=self.last_tokens, num_fed=num_fed, max_query_len=max_query_len, host=self.turn
-        )
 
 
 def make_batch(
@@ -230,7 +223,7 @@ def make_batch(
     size = size_for(shape, sizes) if sizes else shape
     if size != shape:
         device = fill_up(buffers, shape, size, blocks)
-    return buffers.batch(device, size.max_query_len, num_fed)
+    return Batch(**device, num_fed=num_fed, max_query_len=size.max_query_len, host=buffers.turn)
 
 
 def write_mixed(host: dict[str, np.ndarray], step: Step, launched: list[int], size: int, num_fed: int) -> None:

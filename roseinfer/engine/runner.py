@@ -173,8 +173,7 @@ class Runner:
             self.compile_prompts()
         if self.graphs:
             self.graphs.warm_up()
-        room = self.blocks.num_free * self.pool.block_size
-        longest = min(FEW_ROWS + 1, room, self.model.config.max_model_len, self.max_num_tokens)
+        longest = min(FEW_ROWS + 1, self.longest_prompt())
         for length in {min(8, longest), longest}:  # a GPU has kernels for few rows and for many
             with self.prompts(1, length) as step:
                 self.run(step)
@@ -186,14 +185,17 @@ class Runner:
         A program of it has as many rows of queries as the longest prompt fills, 128 at most, and a step with few
         programs splits their contexts. So each length comes alone, and as often as there is room for it.
         """
-        max_num_seqs = len(self.blocks.table.ids)
-        for length in (2, 4, 8, 16, 32, 64, 128):
-            in_pool = self.blocks.num_free // self.blocks.blocks_for(length)
-            most = min(max_num_seqs, self.max_num_tokens // length, in_pool)
-            if length <= self.model.config.max_model_len:
-                for num_prompts in {min(1, most), most} - {0}:
-                    with self.prompts(num_prompts, length) as step:
-                        self.compute(self.prepare(step))
+        longest, blocks = self.longest_prompt(), self.blocks
+        for length in [n for n in (2, 4, 8, 16, 32, 64, 128) if n <= longest]:
+            in_pool = blocks.num_free // blocks.blocks_for(length)
+            for num_prompts in {1, min(len(blocks.table.ids), self.max_num_tokens // length, in_pool)}:
+                with self.prompts(num_prompts, length) as step:
+                    self.compute(self.prepare(step))
+
+    def longest_prompt(self) -> int:
+        """Return the tokens of the longest prompt for which there are blocks now, and that one step can compute."""
+        num_blocks = min(self.blocks.num_free, self.blocks.table.ids.shape[1])
+        return min(num_blocks * self.blocks.block_size, self.model.config.max_model_len, self.max_num_tokens)
 
     @contextmanager
     def prompts(self, num_prompts: int, length: int) -> Iterator[Step]:

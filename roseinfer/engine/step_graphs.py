@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,9 +53,9 @@ class StepGraphs:
         """Capture every shape that is not yet captured, the largest first: the others then use its memory."""
         left = {*self.sizes} - self.graphs.keys()
         for size in sorted(left, key=lambda size: (size.num_tokens, size), reverse=True):
-            inputs = fill_up(self.inputs, NOTHING, size, self.blocks)
+            inputs: dict[str, Any] = fill_up(self.inputs, NOTHING, size, self.blocks)
             self.inputs.upload()
-            if not self.capture(self.inputs.batch(inputs, size.max_query_len)):
+            if not self.capture(Batch(**inputs, max_query_len=size.max_query_len)):
                 return
 
     def capture(self, batch: Batch) -> bool:

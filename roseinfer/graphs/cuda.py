@@ -23,7 +23,7 @@ class CudaGraph:
         # First runs allocate, compile kernels and set up libraries, none of which may happen during a capture. They
         # take a stream of their own because what a capture reuses must not be in use by other work. PyTorch keeps freed
         # memory for the stream that had it, so graphs that share memory share the stream.
-        self.stream = memory.stream if memory else torch.cuda.Stream()
+        self.stream: torch.cuda.Stream = memory.stream if memory else torch.cuda.Stream()
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             for _ in range(2):

@@ -308,6 +308,14 @@ def test_without_drafts_and_for_short_texts_decodes_alone_have_graphs():
     assert {size.max_query_len for size in step_shapes(8, 48, 8)} == {1}
 
 
+@pytest.mark.parametrize("settings", [{"max_model_len": 5}, {"num_blocks": 1}, {"max_num_batched_tokens": 4}])
+def test_a_warm_up_fits_into_a_small_engine(small, settings):
+    engine = engine_of(small, make_runner=ByModule, **settings)
+    engine.runner.compile_prompts()
+    engine.warm_up()
+    assert_right(small, run_out(engine, requests(small, (3,), max_tokens=2)))
+
+
 @pytest.mark.parametrize("max_num_batched_tokens", [8, 1024])
 def test_prompts_of_all_lengths_are_computed_before_the_first_request(small, max_num_batched_tokens):
     engine = engine_of(small, make_runner=ByModule, num_blocks=40, max_num_batched_tokens=max_num_batched_tokens)
