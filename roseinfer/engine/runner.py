@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,10 +15,10 @@ from roseinfer.models import Attend, Model
 from roseinfer.overlap import OwnClock
 from roseinfer.profiling import span
 from roseinfer.sampling import NO_TOKEN
-from roseinfer.sequence import Logprob, SamplingParams, Sequence
+from roseinfer.sequence import Logprob
 from roseinfer.stage import PromptAttention
 
-from .batch import FEW_ROWS, Batch, BatchBuffers, make_batch
+from .batch import Batch, BatchBuffers, make_batch
 from .block_manager import BlockManager
 from .kv_pool import KVPool
 from .logit_changes import LogitChanges, changed_rows, read_last_tokens
@@ -28,6 +26,7 @@ from .logprobs import StepLogprobs, prompt_logprobs, step_logprobs
 from .sampler import Sampler
 from .step import Step, StepTokens, not_finite
 from .step_graphs import Compute, StepGraphs
+from .warm_up import warm_up
 from .whole_step import WholeStep, whole_step_of
 
 if TYPE_CHECKING:
@@ -163,50 +162,11 @@ class Runner:
         return self.thread.launch(work, len(token_ids)).result() if self.thread else work()
 
     def warm_up(self) -> None:
-        """Make what only first steps make, so that no request waits for it.
+        """Make what only first steps make, so that no request waits for it: see warm_up.py.
 
-        That is: kernels of decode steps and of short prompts are compiled, libraries set up, and on a GPU a graph of
-        every shape is captured, and what prompts of any length need is compiled. Needs a free block, and leaves it
-        free.
+        Needs a free block, and leaves it free.
         """
-        if self.model.device.type == "cuda":
-            self.compile_prompts()
-        if self.graphs:
-            self.graphs.warm_up()
-        longest = min(FEW_ROWS + 1, self.longest_prompt())
-        for length in {min(8, longest), longest}:  # a GPU has kernels for few rows and for many
-            with self.prompts(1, length) as step:
-                self.run(step)
-
-    @torch.inference_mode()
-    def compile_prompts(self) -> None:
-        """Compute prompts of all lengths for which attention is compiled otherwise, without graphs.
-
-        A program of it has as many rows of queries as the longest prompt fills, 128 at most, and a step with few
-        programs splits their contexts. So each length comes alone, and as often as there is room for it.
-        """
-        longest, blocks = self.longest_prompt(), self.blocks
-        for length in [n for n in (2, 4, 8, 16, 32, 64, 128) if n <= longest]:
-            in_pool = blocks.num_free // blocks.blocks_for(length)
-            for num_prompts in {1, min(len(blocks.table.ids), self.max_num_tokens // length, in_pool)}:
-                with self.prompts(num_prompts, length) as step:
-                    self.compute(self.prepare(step))
-
-    def longest_prompt(self) -> int:
-        """Return the tokens of the longest prompt for which there are blocks now, and that one step can compute."""
-        num_blocks = min(self.blocks.num_free, self.blocks.table.ids.shape[1])
-        return min(num_blocks * self.blocks.block_size, self.model.config.max_model_len, self.max_num_tokens)
-
-    @contextmanager
-    def prompts(self, num_prompts: int, length: int) -> Iterator[Step]:
-        """Yield a step over prompts that hold blocks as long as the caller's block runs."""
-        seqs = [Sequence([0] * length, SamplingParams(temperature=0)) for _ in range(num_prompts)]
-        self.blocks.reserve({seq.seq_id: length for seq in seqs})
-        try:
-            yield Step(seqs, [length] * num_prompts)
-        finally:
-            for seq in seqs:
-                self.blocks.free(seq.seq_id)
+        warm_up(self)
 
     def prepare(self, step: Step) -> Batch:
         """Return a batch that is ready for the method `compute`, without padding rows."""
@@ -220,7 +180,7 @@ class Runner:
     def work(self, step: Step, batch: Batch, compute: Compute) -> StepTokens:
         """Compute a step on the device.
 
-        If the step before has failed, this one may compute from tokens that nobody chose. No harm is done: the engine
+        If the step before has failed, this one may compute from tokens that no step chose. No harm is done: the engine
         drops it, and the step that takes its place writes K and V to the same slots before it reads them.
         """
         # 1. Bring the inputs.

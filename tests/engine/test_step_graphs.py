@@ -15,6 +15,7 @@ from roseinfer.engine.batch import StepShape, make_batch, size_for
 from roseinfer.engine.engine import Engine
 from roseinfer.engine.step import Step
 from roseinfer.engine.step_graphs import sizes_up_to, step_shapes
+from roseinfer.engine.warm_up import compile_prompts
 from roseinfer.models import Model
 from roseinfer.models.weights import prepared_copy
 from roseinfer.profiling.reachable import tensors_of
@@ -231,7 +232,7 @@ def test_a_draft_model_has_graphs_of_its_own(small, warm):
 
 
 def test_after_an_error_in_a_graph_the_steps_behind_it_leave_nothing(small):
-    """The step behind the one that fails is computed from tokens that nobody chose, and made again."""
+    """The step behind the one that fails is computed from tokens that no step chose, and made again."""
     for when in range(1, 6):
         seqs = requests(small, (5, 8, 13), max_tokens=5)
         engine = engine_for(small, seqs, async_scheduling=True)
@@ -311,7 +312,7 @@ def test_without_drafts_and_for_short_texts_decodes_alone_have_graphs():
 @pytest.mark.parametrize("settings", [{"max_model_len": 5}, {"num_blocks": 1}, {"max_num_batched_tokens": 4}])
 def test_a_warm_up_fits_into_a_small_engine(small, settings):
     engine = engine_of(small, make_runner=ByModule, **settings)
-    engine.runner.compile_prompts()
+    compile_prompts(engine.runner)
     engine.warm_up()
     assert_right(small, run_out(engine, requests(small, (3,), max_tokens=2)))
 
@@ -321,7 +322,7 @@ def test_prompts_of_all_lengths_are_computed_before_the_first_request(small, max
     engine = engine_of(small, make_runner=ByModule, num_blocks=40, max_num_batched_tokens=max_num_batched_tokens)
     shapes, compute = [], engine.runner.compute
     engine.runner.compute = lambda batch: (shapes.append(batch.shape[:3]), compute(batch))[1]
-    engine.runner.compile_prompts()
+    compile_prompts(engine.runner)
     given = {(n, n) for n in (2, 4, 8, 16, 32, 64, 128) if n <= max_num_batched_tokens}
     given |= {(n, 4 * n) for n in (2, 4, 8, 16, 32, 64) if 4 * n <= max_num_batched_tokens}
     given |= {(128, 256)} if max_num_batched_tokens == 1024 else {(4, 8)}
