@@ -45,7 +45,7 @@ class StepShape(NamedTuple):
         return self.max_query_len == 1
 
     def has_room_for(self, step: StepShape) -> bool:
-        """Whether padding, which takes the place of a sequence, makes a step of this shape of that one: see fill_up."""
+        """Whether `fill_up` can bring a step to this shape. Except for decodes, padding needs the place of a sequence."""
         is_large_enough = self.max_query_len >= step.max_query_len and self.num_tokens >= step.num_tokens
         num_seqs = step.num_seqs + (0 if self.is_decode else 1)
         return is_large_enough and self.num_seqs >= num_seqs and self.num_rows >= step.num_rows
@@ -65,8 +65,8 @@ class Batch:
     `fill_up`.
     last_tokens [R or more] int64: what the step before has chosen, to be replaced by what this one chooses. sources [B]
     int64: for each of the first num_fed tokens, the row of last_tokens that it is taken from, or -1 where token_ids has
-    it; -1 from there on. max_query_len: the most tokens that one sequence has here, with padding that a sequence of
-    the batch's shape may have. host: which of the buffers' host memories it was written to.
+    it; -1 from there on. max_query_len: the most tokens that one of its sequences may have. host: which of the buffers'
+    host memories it was written to.
     """
 
     token_ids: Tensor
