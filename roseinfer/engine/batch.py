@@ -45,7 +45,7 @@ class StepShape(NamedTuple):
         return self.max_query_len == 1
 
     def has_room_for(self, step: StepShape) -> bool:
-        """Whether `fill_up` can bring a step to this shape. Except for decodes, padding needs the place of a sequence."""
+        """Whether `fill_up` can bring a step to this shape. Padding needs a sequence's place, except for decodes."""
         is_large_enough = self.max_query_len >= step.max_query_len and self.num_tokens >= step.num_tokens
         num_seqs = step.num_seqs + (0 if self.is_decode else 1)
         return is_large_enough and self.num_seqs >= num_seqs and self.num_rows >= step.num_rows

@@ -26,7 +26,6 @@ from .logprobs import StepLogprobs, prompt_logprobs, step_logprobs
 from .sampler import Sampler
 from .step import Step, StepTokens, not_finite
 from .step_graphs import Compute, StepGraphs
-from .warm_up import warm_up
 from .whole_step import WholeStep, whole_step_of
 
 if TYPE_CHECKING:
@@ -160,13 +159,6 @@ class Runner:
             return prompt_logprobs(self.model, token_ids, self.prompt_hidden(token_ids), num_likeliest)
 
         return self.thread.launch(work, len(token_ids)).result() if self.thread else work()
-
-    def warm_up(self) -> None:
-        """Make what only first steps make, so that no request waits for it: see warm_up.py.
-
-        Needs a free block, and leaves it free.
-        """
-        warm_up(self)
 
     def prepare(self, step: Step) -> Batch:
         """Return a batch that is ready for the method `compute`, without padding rows."""

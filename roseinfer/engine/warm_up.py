@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -12,16 +11,15 @@ from roseinfer.sequence import SamplingParams, Sequence
 
 from .batch import FEW_ROWS
 from .block_manager import BlockManager
+from .runner import Runner
 from .step import Step
-
-if TYPE_CHECKING:
-    from .runner import Runner
 
 
 def warm_up(runner: Runner) -> None:
     """Compile the kernels of decode steps and of short prompts, and set up libraries.
 
-    On a GPU, also compile what prompts of any length need, and capture a graph of every shape.
+    On a GPU, also compile what prompts of any length need, and capture a graph of every shape. Needs a free block, and
+    leaves it free.
     """
     if runner.model.device.type == "cuda":
         compile_prompts(runner)
