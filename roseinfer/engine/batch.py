@@ -7,6 +7,7 @@ from collections import abc
 from dataclasses import dataclass
 from itertools import chain
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +22,35 @@ FEW_ROWS = 16  # the rows of a tile; a product of at most so many also computes 
 Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]
 
 
+class StepShape(NamedTuple):
+    """The sizes of a step: on a GPU they decide what is launched, whatever the values are.
+
+    max_query_len: the most tokens that one sequence has in the step. num_rows: how many tokens the step chooses, those
+    after a cut prompt and after drafts included.
+    """
+
+    max_query_len: int
+    num_tokens: int
+    num_seqs: int
+    num_rows: int
+
+    @classmethod
+    def of(cls, step: Step) -> StepShape:
+        num_seqs = len(step.seqs)
+        return cls(max(step.num_new), sum(step.num_new), num_seqs, num_seqs + sum(map(len, step.drafts)))
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether the step computes one new token of each sequence."""
+        return self.max_query_len == 1
+
+    def has_room_for(self, step: StepShape) -> bool:
+        """Whether `fill_up` can bring a step to this shape. Padding needs a sequence's place, except for decodes."""
+        is_large_enough = self.max_query_len >= step.max_query_len and self.num_tokens >= step.num_tokens
+        num_seqs = step.num_seqs + (0 if self.is_decode else 1)
+        return is_large_enough and self.num_seqs >= num_seqs and self.num_rows >= step.num_rows
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Inputs of a step on the device: B sequences, and N tokens of theirs, one sequence after another.
@@ -31,11 +61,12 @@ class Batch:
 
     token_ids [N], positions [N] int64. slot_mapping [N], query_start [B + 1], context_lens [B], block_tables [B, W]
     int32 as kernels/paged_reference.py has them. sample_rows [R] int64: rows of the hidden states to choose tokens
-    from, one of each sequence, and one more for each draft.
-    A decode batch may have more rows than sequences; those after the last sequence are padding, see `fill_up`.
-    sources [B] int64: of the first num_fed tokens, the row of the step in flight that makes the token, or -1 where
-    token_ids has it. max_query_len: the most tokens that one sequence has here. host: which of the buffers' host
-    memories it was written to.
+    from, one of each sequence, and one more for each draft. After the real sequences there may be padding: see
+    `fill_up`.
+    last_tokens [R or more] int64: what the step before has chosen, to be replaced by what this one chooses. sources [B]
+    int64: for each of the first num_fed tokens, the row of last_tokens that it is taken from, or -1 where token_ids has
+    it; -1 from there on. max_query_len: the most tokens that one of its sequences may have. host: which of the buffers'
+    host memories it was written to.
     """
 
     token_ids: Tensor
@@ -46,19 +77,19 @@ class Batch:
     block_tables: Tensor
     sample_rows: Tensor
     sources: Tensor
+    last_tokens: Tensor
     num_fed: int = 0
     max_query_len: int = 1
     host: int = 0
 
     @property
-    def num_rows(self) -> int:
-        """Number of sequences and padding rows."""
-        return len(self.context_lens)
+    def shape(self) -> StepShape:
+        return StepShape(self.max_query_len, len(self.token_ids), len(self.context_lens), len(self.sample_rows))
 
     @property
     def is_decode(self) -> bool:
         """Whether the batch computes one new token of each sequence."""
-        return len(self.token_ids) == self.num_rows
+        return self.max_query_len == 1
 
 
 def padded_bytes(shapes: Shapes) -> list[int]:
@@ -116,21 +147,25 @@ class InputBuffers:
 
 
 def batch_shapes(max_num_seqs: int, max_num_tokens: int, max_blocks: int, max_num_rows: int) -> Shapes:
-    """Return the shapes of the arrays in BatchBuffers."""
+    """Return the shapes of the arrays in BatchBuffers. There is room for one more sequence, which is padding."""
+    num_seqs = max_num_seqs + 1
     return {
         "token_ids": ((max_num_tokens,), torch.int64),
         "positions": ((max_num_tokens,), torch.int64),
         "slot_mapping": ((max_num_tokens,), torch.int32),
-        "query_start": ((max_num_seqs + 1,), torch.int32),
-        "context_lens": ((max_num_seqs,), torch.int32),
-        "block_tables": ((max_num_seqs, max_blocks), torch.int32),
+        "query_start": ((num_seqs + 1,), torch.int32),
+        "context_lens": ((num_seqs,), torch.int32),
+        "block_tables": ((num_seqs, max_blocks), torch.int32),
         "sample_rows": ((max_num_rows,), torch.int64),
-        "sources": ((max_num_seqs,), torch.int64),
+        "sources": ((num_seqs,), torch.int64),
     }
 
 
 class BatchBuffers(InputBuffers):
-    """The inputs of batches of up to max_num_seqs sequences, max_num_tokens tokens and max_num_rows rows of logits."""
+    """The inputs of batches of up to max_num_seqs sequences, max_num_tokens tokens and max_num_rows rows of logits.
+
+    last_tokens [max_num_rows]: what the last step has chosen. It stays on the device, where the next step finds it.
+    """
 
     def __init__(
         self,
@@ -142,53 +177,53 @@ class BatchBuffers(InputBuffers):
         num_hosts: int = 1,
     ) -> None:
         super().__init__(batch_shapes(max_num_seqs, max_num_tokens, max_blocks, max_num_rows), device, num_hosts)
-        self._kept: dict[tuple[int, int], tuple[dict[str, np.ndarray], dict[str, Tensor]]] = {}
+        self.last_tokens = torch.zeros(max_num_rows, dtype=torch.int64, device=device)
+        self._kept: dict[tuple[int, StepShape], tuple[dict[str, np.ndarray], dict[str, Tensor]]] = {}
 
-    def views(
-        self, num_seqs: int, num_tokens: int, num_drafts: int = 0
-    ) -> tuple[dict[str, np.ndarray], dict[str, Tensor]]:
-        """Return the front of each array on host and device, as much of it as a batch fills.
+    def views(self, shape: StepShape, keep: bool) -> tuple[dict[str, np.ndarray], dict[str, Tensor]]:
+        """Return the front of each array on host and device, as much of it as a batch fills. last_tokens come whole.
 
-        The views of decode steps are kept, because cutting them again in each step takes longer than writing them.
+        keep: whether the shape comes again. Cutting views in each decode step takes longer than writing them.
         """
-        if num_tokens == num_seqs and (self.turn, num_seqs) in self._kept:
-            return self._kept[self.turn, num_seqs]
-        lengths = dict.fromkeys(("token_ids", "positions", "slot_mapping"), num_tokens)
-        lengths |= {"query_start": num_seqs + 1, "sample_rows": num_seqs + num_drafts}
-        cuts = {name: slice(lengths.get(name, num_seqs)) for name in self.host}
+        if views := self._kept.get((self.turn, shape)):
+            return views
+        lengths = dict.fromkeys(("token_ids", "positions", "slot_mapping"), shape.num_tokens)
+        lengths |= {"query_start": shape.num_seqs + 1, "sample_rows": shape.num_rows}
+        cuts = {name: slice(lengths.get(name, shape.num_seqs)) for name in self.host}
         views = (
             {name: x[cuts[name]] for name, x in self.host.items()},
-            {name: x[cuts[name]] for name, x in self.device.items()},
+            {name: x[cuts[name]] for name, x in self.device.items()} | {"last_tokens": self.last_tokens},
         )
-        if num_tokens == num_seqs:
-            self._kept[self.turn, num_seqs] = views
+        if keep:
+            self._kept[self.turn, shape] = views
         return views
 
 
 def make_batch(
-    step: Step, blocks: BlockManager, buffers: BatchBuffers, last: Step | None, sizes: list[int] | None = None
+    step: Step, blocks: BlockManager, buffers: BatchBuffers, last: Step | None, sizes: list[StepShape] | None = None
 ) -> Batch:
     """Write the next tokens of a step's sequences to the buffers. Every sequence holds blocks for them.
 
     last: the newest step in flight, which makes tokens that this one computes; sequences that decode come first in
-    both. sizes: a decode batch gets padding rows up to one of these. None: no padding rows.
+    both. sizes: sorted shapes; the step is filled up to the first that has room for it. None: no padding.
     """
     buffers.begin()
-    seqs, num_seqs, num_tokens = step.seqs, len(step.seqs), sum(step.num_new)
-    host, device = buffers.views(num_seqs, num_tokens, sum(map(len, step.drafts)))
+    seqs, shape = step.seqs, StepShape.of(step)
+    host, device = buffers.views(shape, keep=shape.is_decode)
     launched = [seq.num_cached_tokens + seq.num_in_flight for seq in seqs]
+    host["sources"][:] = -1
     num_fed = write_fed(host, seqs, launched, last) if last else 0
     held = [blocks.table.held[seq.seq_id] for seq in seqs]
     # "clip": rows are in range, and without the check NumPy writes to `out` without a buffer between.
     np.take(blocks.table.ids, [one.row for one in held], axis=0, out=host["block_tables"], mode="clip")
-    if num_tokens == num_seqs:
+    if shape.is_decode:
         write_decode(host, seqs, launched, [one.blocks for one in held], blocks.block_size, num_fed)
     else:
         write_mixed(host, step, launched, blocks.block_size, num_fed)
-    num_rows = size_for(num_seqs, sizes) if sizes and step.is_decode else num_seqs
-    if num_rows > num_seqs:
-        device = fill_up(buffers, num_seqs, num_rows, blocks)
-    return Batch(**device, num_fed=num_fed, max_query_len=max(step.num_new), host=buffers.turn)
+    size = size_for(shape, sizes) if sizes else shape
+    if size != shape:
+        device = fill_up(buffers, shape, size, blocks)
+    return Batch(**device, num_fed=num_fed, max_query_len=size.max_query_len, host=buffers.turn)
 
 
 def write_mixed(host: dict[str, np.ndarray], step: Step, launched: list[int], size: int, num_fed: int) -> None:
@@ -252,23 +287,32 @@ def write_fed(host: dict[str, np.ndarray], seqs: list[Sequence], launched: list[
     return num_fed
 
 
-def size_for(num_seqs: int, sizes: list[int]) -> int:
-    """Return the smallest of these sizes of decode batches that has a row for each of num_seqs sequences."""
-    return sizes[bisect_left(sizes, num_seqs)]
+def size_for(step: StepShape, sizes: list[StepShape]) -> StepShape:
+    """Return the first of these sorted shapes that has room for a step, and the step's own shape where none has."""
+    first = bisect_left(sizes, step[:2])  # those before have too few tokens, for the longest sequence or for all
+    return next((size for size in sizes[first:] if size.has_room_for(step)), step)
 
 
-def fill_up(buffers: BatchBuffers, num_seqs: int, num_rows: int, blocks: BlockManager) -> dict[str, Tensor]:
-    """Write padding rows num_seqs to num_rows, each a token at position 0 in the dummy block; return the inputs."""
-    host, device = buffers.views(num_rows, num_rows)
-    dummy_block = blocks.num_blocks
-    for name, value in (
-        ("token_ids", 0),
-        ("positions", 0),
-        ("slot_mapping", dummy_block * blocks.block_size),
-        ("context_lens", 1),
-    ):
-        host[name][num_seqs:] = value
-    host["block_tables"][num_seqs:, 0] = dummy_block
-    host["query_start"][num_seqs + 1 :] = np.arange(num_seqs + 1, num_rows + 1)
-    host["sample_rows"][num_seqs:] = np.arange(num_seqs, num_rows)
+def fill_up(buffers: BatchBuffers, used: StepShape, size: StepShape, blocks: BlockManager) -> dict[str, Tensor]:
+    """Write padding after the `used` part of the inputs, up to a shape that has room for it; return all of them.
+
+    Padding tokens go to the dummy block. In a decode batch each is a sequence. In any other batch they are one
+    sequence, of which nothing is cached, and the sequences after it are empty.
+    """
+    host, device = buffers.views(size, keep=True)
+    _, num_tokens, num_seqs, num_rows = used
+    num_padding, dummy_block = size.num_tokens - num_tokens, blocks.num_blocks
+    host["token_ids"][num_tokens:] = 0
+    host["positions"][num_tokens:] = 0  # a place in the text that every model has
+    host["slot_mapping"][num_tokens:] = dummy_block * blocks.block_size + np.arange(num_padding) % blocks.block_size
+    if size.is_decode:
+        host["query_start"][num_seqs + 1 :] = np.arange(num_seqs + 1, size.num_seqs + 1)
+        host["context_lens"][num_seqs:] = 1
+    else:
+        host["query_start"][num_seqs + 1 :] = size.num_tokens
+        host["context_lens"][num_seqs:] = 0
+        host["context_lens"][num_seqs] = num_padding
+    host["block_tables"][num_seqs:] = dummy_block
+    host["sample_rows"][num_rows:] = 0
+    host["sources"][num_seqs:] = -1
     return device

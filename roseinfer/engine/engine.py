@@ -23,6 +23,7 @@ from .runner import Runner
 from .scheduler import Scheduler
 from .speculation.speculation import speculation_of
 from .step import Step
+from .warm_up import warm_up
 
 
 class Engine:
@@ -74,7 +75,7 @@ class Engine:
 
     def warm_up(self) -> None:
         """Prepare what the first steps would otherwise have to make. Call it before the first request."""
-        self.runner.warm_up()
+        warm_up(self.runner)
         for feature in self.features:
             feature.warm_up()
 

@@ -50,13 +50,17 @@ class FusedStep:
         self.matrices = [matrices_of(layer) for layer in self.layers if few_rows]
 
     def __call__(self, batch: Batch, attend: Attend) -> tuple[Tensor, Tensor]:
-        """Return logits [R, V] and greedy tokens [R] of the batch's sample_rows; NO_TOKEN where they are not finite."""
+        """Return logits [R, V] and greedy tokens [R] of the batch's sample_rows; NO_TOKEN where they are not finite.
+
+        The tokens are written to its last_tokens.
+        """
         logits = self.logits(batch, attend)
-        return logits, choose(logits)
+        return logits, choose(logits, batch.last_tokens[: len(logits)])
 
     def logits(self, batch: Batch, attend: Attend) -> Tensor:
         """Return logits [R, V] of the batch's sample_rows. Rows of the result do not lie one behind another."""
-        x = embed(batch.token_ids, batch.positions, self.model.token_embedding.weight, self.position_table)
+        tables = self.model.token_embedding.weight, self.position_table
+        x = embed(batch.token_ids, batch.positions, *tables, batch.sources, batch.last_tokens)
         if len(x) <= self.few_rows:
             x, y = self.fused_layers(x, batch.positions, attend), None
         else:

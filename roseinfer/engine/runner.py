@@ -15,17 +15,17 @@ from roseinfer.models import Attend, Model
 from roseinfer.overlap import OwnClock
 from roseinfer.profiling import span
 from roseinfer.sampling import NO_TOKEN
-from roseinfer.sequence import Logprob, SamplingParams, Sequence
+from roseinfer.sequence import Logprob
 from roseinfer.stage import PromptAttention
 
-from .batch import FEW_ROWS, Batch, BatchBuffers, make_batch
+from .batch import Batch, BatchBuffers, make_batch
 from .block_manager import BlockManager
-from .decode_graphs import Compute, DecodeGraphs
 from .kv_pool import KVPool
 from .logit_changes import LogitChanges, changed_rows, read_last_tokens
 from .logprobs import StepLogprobs, prompt_logprobs, step_logprobs
 from .sampler import Sampler
 from .step import Step, StepTokens, not_finite
+from .step_graphs import Compute, StepGraphs
 from .whole_step import WholeStep, whole_step_of
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ Where = tuple[Tensor, Tensor, Tensor, Tensor]  # slot_mapping, query_start, cont
 
 
 class Runner:
-    """Holds what stays the same from step to step: weights, pool, input buffers, the attention's result, decode graphs.
+    """Holds what stays the same from step to step: weights, pool, input buffers, the attention's result, graphs.
 
     enforce_eager: start every operation by itself: without graphs on a GPU, without a whole_step on a CPU. overlap:
     steps may be launched while the one before is in flight; a CPU, which would compute them in turn, needs a thread for
@@ -65,7 +65,7 @@ class Runner:
         self.sampler = Sampler(max_num_rows, c.vocab_size, model.device)
         self.logit_changes = LogitChanges(c.eos_token_ids)
         has_graphs = model.device.type == "cuda" and not enforce_eager
-        self.graphs = DecodeGraphs(self.compute, self.inputs, max_num_seqs, model.device) if has_graphs else None
+        self.graphs = StepGraphs(self.compute, self.inputs, blocks, model.device) if has_graphs else None
 
     def whole_step(self) -> WholeStep | None:
         """Return the compiled function that computes a step, None where there is none for the model."""
@@ -110,15 +110,15 @@ class Runner:
                 step.changed = changed_rows(step.rows, step.draft_of(), self.row_lengths(step, batch))
             # 3. Take the copies of blocks along: no other step makes them.
             step.copies, pool_blocks.copies = pool_blocks.copies, {}
-        # 4. Hand it all to the device: a thread, or a GPU; a CPU computes it now. A decode step may be a graph.
-        compute = self.graphs.run if self.graphs and step.is_decode else self.compute
+        # 4. Hand it all to the device: a thread, or a GPU, where the step may be a graph; a CPU computes it now.
+        compute = self.graphs.run if self.graphs else self.compute
         try:
             if self.thread:
-                work = partial(self.work, step, batch, last, compute)
+                work = partial(self.work, step, batch, compute)
                 step.future = self.thread.launch(work, len(batch.token_ids))
             else:
                 step.future = Future()
-                step.future.set_result(self.work(step, batch, last, compute))
+                step.future.set_result(self.work(step, batch, compute))
         except BaseException:
             pool_blocks.copy_first(step.copies)  # the step is not in flight: the next one makes them
             raise
@@ -160,22 +160,6 @@ class Runner:
 
         return self.thread.launch(work, len(token_ids)).result() if self.thread else work()
 
-    def warm_up(self) -> None:
-        """Make what only first steps make, so that no request waits for it.
-
-        That is: kernels of decode steps and of short prompts are compiled, libraries set up, and on a GPU the graph of
-        every size is captured. Needs a free block, and leaves it free.
-        """
-        room = self.blocks.num_free * self.pool.block_size
-        longest = min(FEW_ROWS + 1, room, self.model.config.max_model_len, self.max_num_tokens)
-        for length in {min(8, longest), longest}:  # a GPU has kernels for few rows and for many
-            prompt = Sequence([0] * length, SamplingParams(temperature=0))
-            self.blocks.reserve({prompt.seq_id: length})
-            self.run(Step([prompt], [length]))
-            self.blocks.free(prompt.seq_id)
-        if self.graphs:
-            self.graphs.warm_up(self.blocks)
-
     def prepare(self, step: Step) -> Batch:
         """Return a batch that is ready for the method `compute`, without padding rows."""
         batch = make_batch(step, self.blocks, self.inputs, self.last)
@@ -185,12 +169,15 @@ class Runner:
     # The device's part of a step
 
     @torch.inference_mode()  # here, not on a function made in each step: to decorate one takes the host longer
-    def work(self, step: Step, batch: Batch, last: Step | None, compute: Compute) -> StepTokens:
-        """Compute a step on the device. last: the step before, if it was in flight when this one was launched."""
-        # 1. Bring the inputs, with tokens of the step before that the host has not read.
-        fed_by = last if batch.num_fed else None
-        self.receive(batch, step.copies, fed_by.future.result().on_device if fed_by else None)
-        # 2. Compute logits, and the likeliest tokens.
+    def work(self, step: Step, batch: Batch, compute: Compute) -> StepTokens:
+        """Compute a step on the device.
+
+        If the step before has failed, this one may compute from tokens that no step chose. No harm is done: the engine
+        drops it, and the step that takes its place writes K and V to the same slots before it reads them.
+        """
+        # 1. Bring the inputs.
+        self.receive(batch, step.copies)
+        # 2. Compute logits, and the likeliest tokens. Those of the step before are taken from batch.last_tokens.
         with span("roseinfer.engine.forward"):
             logits, tokens = compute(batch)
         # 3. Choose other tokens where requests ask for that, and start to copy all of them to the host.
@@ -199,18 +186,15 @@ class Runner:
             tokens = tokens[:num_rows]
             if not step.takes_likeliest:
                 tokens, logprobs = self.choose(step, batch, logits[:num_rows], tokens)
+                batch.last_tokens[:num_rows] = tokens
             return copied_to_host(tokens, logprobs)
 
-    def receive(self, batch: Batch, copies: dict[int, int], tokens: Tensor | None = None) -> None:
-        """Copy blocks, then upload the inputs. tokens: those of the step before, where the batch needs them."""
+    def receive(self, batch: Batch, copies: dict[int, int]) -> None:
+        """Copy blocks, then upload the inputs."""
         if copies:
             self.pool.copy_blocks(copies)
         copies.clear()
         self.inputs.upload(batch.host)
-        if tokens is not None:
-            fed, sources = batch.token_ids[: batch.num_fed], batch.sources[: batch.num_fed]
-            # Below 0: of a row that is not finite, whose sequence the step before is going to end.
-            fed.copy_(torch.where(sources < 0, fed, tokens[sources.clamp(min=0)].clamp(min=0)))
 
     def choose(self, step: Step, batch: Batch, logits: Tensor, tokens: Tensor) -> tuple[Tensor, StepLogprobs | None]:
         """Return the tokens [R] as each row's request wants them, from logits [R, V] and the likeliest tokens [R]."""
@@ -232,16 +216,20 @@ class Runner:
     def compute(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Compute logits [R, V] and greedy token ids [R]: the part of a step that is the same every time.
 
-        So it can be captured: it reads nothing on the host and keeps nothing.
+        So it can be captured: it reads nothing on the host, and of what it read it changes only what a second run does
+        not read again. The token ids lie in batch.last_tokens.
         """
-        if self.whole:
-            return self.whole(batch)
         if self.fused:
             return self.fused(batch, self.attend(batch))
+        if batch.num_fed:
+            take_last_tokens(batch)
+        if self.whole:
+            return self.whole(batch)
         logits = self.forward(batch)
         largest, tokens = logits.max(dim=-1)  # of equals, the first
         # A row that holds NaN or infinity gets NO_TOKEN: a check on the host would wait for the device.
-        return logits, torch.where(largest.isfinite(), tokens, NO_TOKEN)
+        chosen = batch.last_tokens[: len(tokens)]
+        return logits, chosen.copy_(torch.where(largest.isfinite(), tokens, NO_TOKEN))
 
     def forward(self, batch: Batch) -> Tensor:
         """Return logits [R, V] of the batch's sample_rows module by module; K and V of all tokens go to the pool."""
@@ -271,7 +259,19 @@ def copied_to_host(tokens: Tensor, logprobs: StepLogprobs | None) -> StepTokens:
     is_copied = torch.cuda.Event() if tokens.is_cuda else None
     if is_copied:
         is_copied.record()
-    return StepTokens(tokens, on_host, is_copied, logprobs)
+    return StepTokens(on_host, is_copied, logprobs)
+
+
+def take_last_tokens(batch: Batch) -> None:
+    """Write tokens that the step before has chosen to token_ids, and forget their sources.
+
+    Each is taken once, so a step that is computed again, as captures do, finds the same tokens.
+    """
+    tokens, sources = batch.token_ids[: batch.num_fed], batch.sources[: batch.num_fed]
+    # Below 0: of a row that is not finite, whose sequence the step before is going to end.
+    taken = batch.last_tokens[sources.clamp(min=0)].clamp(min=0)
+    tokens.copy_(torch.where(sources < 0, tokens, taken))
+    sources.fill_(-1)
 
 
 def paged_attend(

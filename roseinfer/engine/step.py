@@ -109,11 +109,6 @@ class Step:
         whys = [each.why_no_token() for each in self.changed if each.seq is seq and each.length == len(seq)]
         return whys[0] if whys else None
 
-    @property
-    def is_decode(self) -> bool:
-        """Whether the step computes one new token of each sequence."""
-        return len(self.num_new) == sum(self.num_new)
-
 
 def not_finite(seq: Sequence) -> str:
     return f"logits must be finite to sample from them, sequence {seq.seq_id} has NaN or infinity"
@@ -121,12 +116,11 @@ def not_finite(seq: Sequence) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StepTokens:
-    """The tokens of a step, [R]: on_device for the next step, on_host once is_copied was waited for (None: at once).
+    """The tokens of a step, [R]: on_host once is_copied was waited for (None: at once).
 
     logprobs: log-probabilities where a request asked for them.
     """
 
-    on_device: Tensor
     on_host: Tensor
     is_copied: torch.cuda.Event | None
     logprobs: StepLogprobs | None

@@ -84,7 +84,7 @@ class WholeStep:
         A row that is not finite gets NO_TOKEN. K and V of all tokens are written.
         """
         logits = torch.empty(len(batch.sample_rows), self.vocab_size)
-        tokens = torch.empty(len(batch.sample_rows), dtype=torch.int64)
+        tokens = batch.last_tokens[: len(batch.sample_rows)]
         inputs = (
             batch.token_ids, batch.positions, batch.slot_mapping, batch.query_start, batch.context_lens,
             batch.block_tables, batch.sample_rows,

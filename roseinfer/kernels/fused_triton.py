@@ -32,7 +32,7 @@ LINE = tl and tl.constexpr(64)  # values of 16 bits in a line of a GPU's cache
 # How many lines of its matrix a program asks for early: 48 KB. If each of an H200's 132 multiprocessors has two such
 # programs, they ask for 13 MB, and the L2 cache of 50 MB keeps room for what the launch before still reads.
 LINES_AHEAD = tl and tl.constexpr(384)
-jit = with_options(triton_mode.jit, do_not_specialize=("num_rows",))
+jit = with_options(triton_mode.jit, do_not_specialize=("num_rows", "num_sources"))
 
 
 @jit
@@ -155,14 +155,25 @@ def linear_kernel(
 
 @jit
 def embed_kernel(
-    out, token_ids, positions, table, position_table, WIDTH: tl.constexpr, SPAN: tl.constexpr, PDL: tl.constexpr
+    out, token_ids, positions, table, position_table, sources, last_tokens, num_sources,
+    WIDTH: tl.constexpr, SPAN: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Look up the row of one token in each program, and add its position's row where the model has a table of them."""
+    """Look up the row of one token in each program, and add its position's row where the model has a table of them.
+
+    A token with a source is taken from there, and written to token_ids. Then its source is forgotten, so that a step
+    that is computed again finds the same token.
+    """
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     row = tl.program_id(0)
     token = tl.load(token_ids + row)
+    source = tl.load(sources + row, mask=row < num_sources, other=-1)
+    is_taken = source >= 0
+    taken = tl.load(last_tokens + source, mask=is_taken, other=0)
+    token = tl.where(is_taken, tl.maximum(taken, 0), token)  # below 0: of a row that is not finite
+    tl.store(token_ids + row, token, mask=is_taken)
+    tl.store(sources + row, -1, mask=is_taken)
     for at in range(0, WIDTH, SPAN):
         k = at + tl.arange(0, SPAN)
         values = tl.load(table + token * WIDTH + k, mask=k < WIDTH)
@@ -364,13 +375,21 @@ def activate(x: Tensor, then: str) -> Tensor:
     return out
 
 
-def embed(token_ids: Tensor, positions: Tensor, table: Tensor, position_table: Tensor | None) -> Tensor:
-    """Return table[token_ids] [N, C], plus position_table[positions] where there is one."""
+def embed(
+    token_ids: Tensor, positions: Tensor, table: Tensor, position_table: Tensor | None, sources: Tensor,
+    last_tokens: Tensor,
+) -> Tensor:  # fmt: skip
+    """Return table[token_ids] [N, C], plus position_table[positions] where there is one.
+
+    sources: int64 [B], for each of the first tokens the place in last_tokens that it is taken from, which then becomes
+    -1, or -1. last_tokens: int64; a token below 0 counts as 0.
+    """
     width = table.size(1)
     out = torch.empty((len(token_ids), width), dtype=table.dtype, device=table.device)
     embed_kernel[(len(token_ids),)](
-        out, token_ids, positions, table, position_table, WIDTH=width, SPAN=SPAN, **triton_mode.pdl_options()
-    )
+        out, token_ids, positions, table, position_table, sources, last_tokens, len(sources), WIDTH=width, SPAN=SPAN,
+        **triton_mode.pdl_options(),
+    )  # fmt: skip
     return out
 
 
@@ -390,12 +409,11 @@ def rotate_in_place(
     )  # fmt: skip
 
 
-def choose(logits: Tensor) -> Tensor:
-    """Return the first of the largest of each row of logits [R, V], or NO_TOKEN where that is not finite.
+def choose(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Write the first of the largest of each row of logits [R, V] to tokens [R], and return these.
 
-    The rows may be the beginnings of wider ones, which are read whole.
+    A row whose largest is not finite gets NO_TOKEN. The rows may be the beginnings of wider ones, which are read whole.
     """
-    tokens = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
     choose_kernel[(len(logits),)](
         tokens, logits, NUM_LOGITS=logits.size(1), WIDTH=logits.stride(0), SPAN=8 * SPAN, num_warps=16,
         **triton_mode.pdl_options(),

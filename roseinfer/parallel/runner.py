@@ -34,9 +34,9 @@ class ParallelRunner(Runner):
     def whole_step(self) -> None:
         """Return None: one function would hold no sums over ranks, so the model runs module by module."""
 
-    def receive(self, batch: Batch, copies: dict[int, int], tokens: Tensor | None = None) -> None:
+    def receive(self, batch: Batch, copies: dict[int, int]) -> None:
         self.copies = dict(copies)
-        super().receive(batch, copies, tokens)
+        super().receive(batch, copies)
 
     def hidden(self, batch: Batch) -> Tensor:
         host = self.inputs.hosts[batch.host]

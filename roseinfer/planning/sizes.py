@@ -198,7 +198,8 @@ class EngineSizes(HasFacts):
         num_rows = self.config.step_rows
         batch = sum(padded_bytes(batch_shapes(num_seqs, self.config.step_tokens, self.table_width, num_rows)))
         held_here = 2 if self.config.async_scheduling and self.config.device == "cpu" else 0
-        return (1 + held_here) * batch + sum(padded_bytes(sampler_shapes(num_rows)))
+        last_tokens = 8 * num_rows
+        return (1 + held_here) * batch + last_tokens + sum(padded_bytes(sampler_shapes(num_rows)))
 
     @property
     def attended_bytes(self) -> int:

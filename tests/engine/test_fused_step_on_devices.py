@@ -57,7 +57,9 @@ def test_launches_of_a_step_besides_attention(name, of_a_layer, num_rows, more):
     """The kernels here are counted: for more rows products are the library's, and norms and activation are three."""
     model = deepcopy(model_of(name)).to(torch.bfloat16)
     step, zeros = FusedStep(model), torch.zeros(num_rows, dtype=torch.int64)
-    batch = SimpleNamespace(token_ids=zeros, positions=zeros, is_decode=True)
+    batch = SimpleNamespace(
+        token_ids=zeros, positions=zeros, is_decode=True, sources=zeros - 1, last_tokens=torch.zeros_like(zeros)
+    )
     with profile(activities=[ProfilerActivity.CPU]) as trace:
         step(batch, lambda layer, q, k, v: q.clone())
     launches = sum(event.name == INTERPRETER for event in trace.events())
@@ -83,7 +85,12 @@ def test_few_rows_and_many_give_the_models_logits(name, is_decode, device):
     rows = torch.arange(5) if is_decode else torch.tensor([1, 4])
     wanted = model.logits(model(positions * 2, positions, attend))[rows.to(device)]
     batch = SimpleNamespace(
-        token_ids=positions * 2, positions=positions, is_decode=is_decode, sample_rows=rows.to(device)
+        token_ids=positions * 2,
+        positions=positions,
+        is_decode=is_decode,
+        sample_rows=rows.to(device),
+        sources=torch.full_like(positions, -1),
+        last_tokens=torch.zeros_like(positions),
     )
     output = (model.lm_head or model.token_embedding).weight
     address = output.data_ptr()

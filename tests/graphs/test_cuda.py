@@ -48,3 +48,18 @@ def test_nothing_is_collected_while_a_step_is_captured(no_cuda, was_enabled):
         gc.unfreeze()
         gc.enable()
     assert seen[-1] == (False, True), "collected before the capture, and not inside"
+
+
+def test_graphs_that_share_memory_are_captured_on_one_stream(no_cuda, monkeypatch):
+    """Runs before a capture leave freed memory to their stream, and the capture finds it there."""
+    entered, captured = [], []
+    monkeypatch.setattr(torch.cuda, "Stream", MagicMock(side_effect=lambda: MagicMock()))
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext(entered.append(stream)))
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, **given: nullcontext(captured.append(given)))
+    first = CudaGraph(lambda: None)
+    second = CudaGraph(lambda: None, memory=first)
+    third = CudaGraph(lambda: None, memory=second)
+    assert first.stream is second.stream is third.stream and torch.cuda.Stream.call_count == 1
+    assert entered == [given["stream"] for given in captured] == [first.stream] * 3
+    pools = [None, first.graph.pool(), second.graph.pool()]
+    assert [given["pool"] for given in captured] == pools

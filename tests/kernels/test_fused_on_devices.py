@@ -122,9 +122,24 @@ def test_activations(dtype, device):
 def test_embeddings_with_and_without_positions(dtype, device):
     table, places = (normal(n, 1030, dtype=dtype, device=device, seed=n) for n in (50, 9))
     tokens, positions = torch.tensor([49, 0, 7], device=device), torch.tensor([8, 0, 3], device=device)
-    assert torch.equal(embed(tokens, positions, table, None), table[tokens])
+    last, sources = torch.tensor([31, -1], device=device), torch.tensor([-1, -1], device=device)
+    assert torch.equal(embed(tokens, positions, table, None, sources, last), table[tokens])
     added = table[tokens].double() + places[positions].double()
-    assert far(embed(tokens, positions, table, places), added) < ALLOWED[dtype]
+    assert far(embed(tokens, positions, table, places, sources, last), added) < ALLOWED[dtype]
+    assert tokens.tolist() == [49, 0, 7] and last.tolist() == [31, -1]
+
+
+@torch.inference_mode()
+def test_tokens_of_the_step_before_are_taken_once(device):
+    """Two of four tokens have sources, of which one holds NO_TOKEN; the last token has no entry."""
+    table = normal(50, 40, dtype=torch.float32, device=device)
+    tokens, positions = torch.tensor([49, 1, 7, 9], device=device), torch.zeros(4, dtype=torch.int64, device=device)
+    last = torch.tensor([NO_TOKEN, 31, 5], device=device)
+    sources = torch.tensor([-1, 1, 0], device=device)
+    for _ in range(2):
+        assert torch.equal(embed(tokens, positions, table, None, sources, last), table[[49, 31, 0, 9]])
+        assert tokens.tolist() == [49, 31, 0, 9] and sources.tolist() == [-1, -1, -1]
+        last += 2
 
 
 @pytest.mark.parametrize("normalises", [False, True])
@@ -157,4 +172,6 @@ def test_the_first_of_the_largest_logits_is_chosen_and_none_of_a_row_that_is_not
     logits[1, 5], logits[2, 5], logits[3] = float("nan"), float("inf"), float("-inf")
     logits[4, :-1] = float("-inf")
     wanted = [40, NO_TOKEN, NO_TOKEN, NO_TOKEN, 19_999, int(logits[5].argmax())]
-    assert choose(logits).tolist() == choose(logits.contiguous()).tolist() == wanted
+    for rows in (logits, logits.contiguous()):
+        tokens = torch.zeros(len(rows), dtype=torch.int64, device=device)
+        assert choose(rows, tokens) is tokens and tokens.tolist() == wanted

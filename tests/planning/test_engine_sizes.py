@@ -164,18 +164,18 @@ def test_the_table_is_exact():
         "pool                4,834,197,504  bytes      4,610.250  2,048 blocks + 1 dummy block",
         "tokens in the pool        131,072  tokens                2,048 blocks x 64",
         "longest sequences             128  sequences             of 1,024 tokens: 2,048 // 16 blocks",
-        "inputs                     28,224  bytes          0.027  1,024 tokens, 64 sequences of 16 blocks",
+        "inputs                     28,928  bytes          0.028  1,024 tokens, 64 sequences of 16 blocks",
         "attention's result      1,572,864  bytes          1.500  1,024 tokens x 12 heads x 64 x 2",
         "block table                 4,096  bytes          0.004  [64 sequences, 16 blocks] x 4, on the host",
-        "total               5,084,678,208  bytes      4,849.127  weights + pool + inputs + attention's result",
+        "total               5,084,678,912  bytes      4,849.127  weights + pool + inputs + attention's result",
     ]
 
 
 @pytest.mark.parametrize(
     ("spare", "verdict"),
     [
-        (0, "yes: cuda here has 5,084,678,208 bytes free, 0 more than the total"),
-        (-1, "no: cuda here has 5,084,678,207 bytes free, 1 fewer than the total"),
+        (0, "yes: cuda here has 5,084,678,912 bytes free, 0 more than the total"),
+        (-1, "no: cuda here has 5,084,678,911 bytes free, 1 fewer than the total"),
     ],
     ids=["just", "not"],
 )
@@ -231,7 +231,7 @@ def test_no_heavy_library_and_no_gpu_is_asked_for():
         "heavy = {'transformers', 'duckdb', 'pandas', 'matplotlib'} & sys.modules.keys()\n"
         "print(total, heavy, torch.cuda.is_initialized())"
     )
-    assert printed_by(code).split() == ["10169328192", "set()", "False"]
+    assert printed_by(code).split() == ["10169328896", "set()", "False"]
 
 
 def test_what_fits_is_what_is_free(monkeypatch: pytest.MonkeyPatch):

@@ -39,8 +39,9 @@ for name, version in VERSIONS.items():
 
 def ptx(kernel, warps=4, **shape):
     pointers = dict.fromkeys(kernel.arg_names, "*bf16")
-    types = pointers | dict.fromkeys(("tokens", "token_ids", "positions"), "*i64") | {"slot_mapping": "*i32"}
-    integers = "num_values", "num_rows", "k_token", "k_head", "v_token", "v_head"
+    of_64_bits = "tokens", "token_ids", "positions", "sources", "last_tokens"
+    types = pointers | dict.fromkeys(of_64_bits, "*i64") | {"slot_mapping": "*i32"}
+    integers = "num_values", "num_rows", "num_sources", "k_token", "k_head", "v_token", "v_head"
     numbers = {"eps": "fp32"} | dict.fromkeys(integers, "i32")
     shape["PDL"] = True
     aligned = types.keys() - numbers.keys() - shape.keys()

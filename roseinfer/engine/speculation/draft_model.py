@@ -12,6 +12,7 @@ from roseinfer.sequence import SamplingParams, Sequence
 from ..block_manager import BlockManager
 from ..runner import Runner
 from ..step import Step
+from ..warm_up import warm_up
 
 GREEDY = SamplingParams(temperature=0)
 
@@ -38,7 +39,7 @@ class DraftModelProposer:
         self.runner = Runner(model, blocks, max_num_tokens, enforce_eager)
 
     def warm_up(self) -> None:
-        self.runner.warm_up()
+        warm_up(self.runner)
 
     def wishes(self, seqs: abc.Sequence[Sequence]) -> list[int]:
         """Return how many tokens it can draft for each sequence."""
