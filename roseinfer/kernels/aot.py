@@ -58,6 +58,7 @@ BATCHES = {  # tokens, sequences, most tokens of one
     "decode": (8, 8, 1),
     "large decode": (64, 64, 1),
     "largest decode": (256, 256, 1),
+    "short prefill": (40, 1, 40),
     "prefill": (512, 1, 512),
     "verify": (40, 8, 5),
     "mixed": (576, 65, 512),

@@ -96,24 +96,21 @@ def attend_launches(
         columns: columns of the block tables.
         itemsize: bytes of a value.
     """
-    of_decodes = decode_tiling(num_seqs, group, head_dim, itemsize)
-    of_chunks = chunk_tiling(max_query_len, group, head_dim, itemsize)
-    chunk_tokens = of_chunks.rows // group
-    parts = ((of_decodes, 1, num_seqs), (of_chunks, chunk_tokens, query_tiles(num_tokens, num_seqs, chunk_tokens)))
+    shape = num_kv_heads, group, head_dim, block_size, columns, itemsize
+    decodes = launch_of(decode_tiling(num_seqs, group, head_dim, itemsize), 1, num_seqs, *shape)
     if max_query_len == 1:
-        parts = parts[:1]
-    elif num_seqs == 1:
-        parts = parts[1:]
-    return tuple(
-        launch_of(tiling, tile_tokens, tiles, len(parts) > 1, num_kv_heads, group, head_dim, block_size, columns,
-                  itemsize)
-        for tiling, tile_tokens, tiles in parts
-    )  # fmt: skip
+        return (decodes,)
+    tiling = chunk_tiling(max_query_len, group, head_dim, itemsize)
+    tile_tokens = tiling.rows // group
+    chunks = launch_of(tiling, tile_tokens, query_tiles(num_tokens, num_seqs, tile_tokens), *shape)
+    if num_seqs == 1:
+        return (chunks,)
+    return decodes._replace(options=decodes.options | {"AMONG_CHUNKS": True}), chunks
 
 
 def launch_of(
-    t: Tiling, tile_tokens: int, tiles: int, is_mixed: bool, num_kv_heads: int, group: int, head_dim: int,
-    block_size: int, columns: int, itemsize: int,
+    t: Tiling, tile_tokens: int, tiles: int, num_kv_heads: int, group: int, head_dim: int, block_size: int,
+    columns: int, itemsize: int,
 ) -> Launch:  # fmt: skip
     """Return a launch of `tiles` tiles, of tile_tokens tokens each. The other arguments: see attend_launches."""
     programs = tiles * num_kv_heads
@@ -123,7 +120,7 @@ def launch_of(
     options = {
         "NUM_KV_HEADS": num_kv_heads, "GROUP": group, "HEAD_DIM": head_dim, "DIM_PAD": dim_pad,
         "BLOCK_SIZE": block_size, "ROWS": t.rows, "TILE_TOKENS": tile_tokens, "TILE": t.tile, "STAGES": t.stages,
-        "SPLIT_TOKENS": t.split_tokens if splits > 1 else 0, "num_warps": t.warps, "MIXED": is_mixed,
+        "SPLIT_TOKENS": t.split_tokens if splits > 1 else 0, "num_warps": t.warps, "AMONG_CHUNKS": False,
         "SPLITS_AT_ONCE": max(1, min(8, COMBINED_VALUES * t.warps // (t.rows * dim_pad))),
         "PRECISION": "ieee" if itemsize == 2 or is_interpreted else "tf32x3", "UPCAST": is_interpreted,
     }  # fmt: skip

@@ -86,16 +86,16 @@ def attend_kernel(
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM_PAD: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, ROWS: tl.constexpr, TILE_TOKENS: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
     SPLIT_TOKENS: tl.constexpr, SPLITS_AT_ONCE: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr,
-    MIXED: tl.constexpr, PDL: tl.constexpr,
+    AMONG_CHUNKS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Attend from query tile program_id(0) on KV head program_id(1) to split program_id(2) of the tokens that it sees.
 
     A program has ROWS rows of queries: row r is query head r % GROUP of the tile's token r // GROUP, up to TILE_TOKENS
     tokens. It reads TILE tokens at a time, STAGES of them in flight. SPLIT_TOKENS is 0 where nothing is split.
 
-    TILE_TOKENS is 1 for decodes: then a tile is a sequence. MIXED: a launch of decodes serves the sequences with one
-    token, a launch of chunks the longer ones, and both leave a sequence without tokens alone. Otherwise each sequence
-    of a launch of decodes has one token, and its number is the sequence's.
+    TILE_TOKENS is 1 for decodes: then a tile is a sequence, whose one token has its number, unless decodes lie
+    AMONG_CHUNKS. In such a batch the launch of decodes serves the sequences with one token, the launch of chunks the
+    longer ones, and both leave a sequence without tokens alone. A launch of chunks is alone if it has one sequence.
     """
     tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     if PDL:
@@ -104,7 +104,7 @@ def attend_kernel(
     # 1. Which tokens does the tile have?
     if TILE_TOKENS == 1:
         seq, start, first, num_new = tile, tile, 0, 1
-        if MIXED:
+        if AMONG_CHUNKS:
             start = tl.load(query_start + seq)
             if tl.load(query_start + seq + 1) - start != 1:
                 return
@@ -114,11 +114,8 @@ def attend_kernel(
         start = tl.load(query_start + seq)
         first = (tile - start // TILE_TOKENS - seq) * TILE_TOKENS
         num_new = tl.load(query_start + seq + 1) - start
-        if first >= num_new:  # a tile too many
+        if (first >= num_new) | ((num_new == 1) & (num_seqs > 1)):  # a tile too many, or a decode
             return
-        if MIXED:
-            if num_new == 1:
-                return
     num_cached = tl.load(context_lens + seq) - num_new
 
     # 2. How many splits is what it sees worth? Whole tiles to each, as evenly as they come. A decode's token sees

@@ -56,7 +56,7 @@ def calls(monkeypatch) -> list[tuple[int, ...]]:
 @pytest.mark.needs_triton
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_tokens_are_the_references(calls, name, device):
-    """Whole prompts alone, several in a step, beside decodes, and the first chunk of one that is too long for a step."""
+    """Whole prompts alone, several in a step, beside decodes, and the first chunk of one that is longer than a step."""
     model = model_on(name, device)
     prompts = prompts_of((5, 9, 11, 30, 12), model.config.vocab_size)
     settings = {"num_blocks": 32, "block_size": 8, "max_num_seqs": 4, "max_num_batched_tokens": 24}

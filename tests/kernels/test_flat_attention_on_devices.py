@@ -147,7 +147,7 @@ def test_a_grid_covers_every_query_and_tiles_fit(max_query_len, num_seqs, itemsi
             assert shape["ROWS"] == 1 or min(shape["ROWS"], shape["TILE"], shape["DIM_PAD"]) >= 16  # for tl.dot
             assert heads == 2 and (splits > 1) == (shape["SPLIT_TOKENS"] > 0)
             assert splits == 1 or tiles * heads * splits * tokens * group <= SCRATCH_ROWS  # what is kept of the splits
-            assert shape["MIXED"] == (len(launches) > 1) and tiles >= num_seqs
+            assert shape["AMONG_CHUNKS"] == (tokens == 1 and len(launches) > 1) and tiles >= num_seqs
 
 
 @pytest.mark.parametrize(("group", "rows"), [(1, 16), (4, 32), (7, 64)])
@@ -158,7 +158,7 @@ def test_rows_of_a_chunk_follow_its_longest_sequence(group, rows):
         assert shape["ROWS"] == wanted
         decodes, _ = attend_launches(num_tokens, num_seqs, max_query_len, 2, group, 64, 16, 64, 2)
         [alone] = attend_launches(num_seqs, num_seqs, 1, 2, group, 64, 16, 64, 2)
-        assert decodes == alone._replace(options=alone.options | {"MIXED": True})
+        assert decodes == alone._replace(options=alone.options | {"AMONG_CHUNKS": True})
 
 
 @pytest.mark.parametrize(
@@ -179,18 +179,20 @@ def test_the_cases_meet_every_path_of_the_kernel():
     for arguments in CASES.values():
         case = flat_case(**arguments)
         group, columns, (num_tokens, num_seqs) = arguments["group"], case.block_tables.size(1), sizes_of(case)
-        for grid, shape in attend_launches(
+        launches = attend_launches(
             num_tokens, num_seqs, num_tokens - num_seqs + 1, case.k.size(1), group, case.q.size(2), case.block_size,
             columns, 4,
-        ):  # fmt: skip
+        )  # fmt: skip
+        mixed = len(launches) > 1
+        for grid, shape in launches:
             decode, split = shape["TILE_TOKENS"] == 1, grid[2] > 1
             lengths = case.query_start.diff()
-            served = (lengths == 1) == decode if shape["MIXED"] else lengths > 0
+            served = (lengths == 1) == decode if mixed else lengths > 0
             if not served.any():
                 continue
             several = int(case.context_lens[served].max()) > shape["TILE"]
-            paths.add(("rows", min(shape["ROWS"], 2), "mixed", shape["MIXED"]))
-            paths.add(("decode", decode, "split", split, "several tiles", several, "mixed", shape["MIXED"]))
+            paths.add(("rows", min(shape["ROWS"], 2), "mixed", mixed))
+            paths.add(("decode", decode, "split", split, "several tiles", several, "mixed", mixed))
             paths.add(("query tiles", int(lengths[served].max()) > shape["TILE_TOKENS"]))
     assert {("query tiles", True), ("query tiles", False)} <= paths
     assert {("rows", rows, "mixed", mixed) for rows, mixed in product((1, 2), (True, False))} <= paths
