@@ -61,6 +61,7 @@ BATCHES = {  # tokens, sequences, most tokens of one
     "short prefill": (40, 1, 40),
     "prefill": (512, 1, 512),
     "verify": (40, 8, 5),
+    "large verify": (320, 64, 5),
     "mixed": (576, 65, 512),
 }
 CONTEXT = 4096  # tokens that the block tables have room for

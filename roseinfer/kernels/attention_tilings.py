@@ -39,7 +39,7 @@ class Launch(NamedTuple):
 
 
 def decode_tiling(num_seqs: int, group: int, head_dim: int, itemsize: int) -> Tiling:
-    """Choose the tiling of num_seqs sequences with one token each, of those that do not spill (`roseinfer aot`).
+    """Choose the tiling of num_seqs sequences with one token each: one that does not spill (`roseinfer aot`).
 
     In 16 bits it is what was fastest on an H200, or nearly; from 32 sequences on, what was fastest for 64. Tilings of
     fp32 were not measured. itemsize: bytes of a value.
@@ -61,7 +61,7 @@ def decode_tiling(num_seqs: int, group: int, head_dim: int, itemsize: int) -> Ti
 
 
 def chunk_tiling(max_query_len: int, group: int, head_dim: int, itemsize: int) -> Tiling:
-    """Choose the tiling of sequences with up to max_query_len tokens, of those that do not spill (`roseinfer aot`).
+    """Choose the tiling of sequences with up to max_query_len tokens: one that does not spill (`roseinfer aot`).
 
     A program has as many rows as the longest chunk fills. Some tilings were faster on an H200, but spill on an A100.
     itemsize: bytes of a value.
@@ -71,7 +71,10 @@ def chunk_tiling(max_query_len: int, group: int, head_dim: int, itemsize: int) -
     rows = max(16, 2 * power_of_two(group), min(most, power_of_two(group * max_query_len)))
     if itemsize == 4:
         return fp32_tiling(rows, dim)
-    return Tiling(rows, max(16, min(64, 8192 // dim)), 2, 8 if rows * dim > 4096 else 4, 256, split_tokens=256)
+    tile = max(16, min(64, 8192 // dim))
+    if rows * dim > 4096:
+        return Tiling(rows, tile, 2, 8, programs=256, split_tokens=256)
+    return Tiling(rows, tile, 3, 4, programs=256, split_tokens=256)  # with two tiles in flight, more of these spill
 
 
 def fp32_tiling(rows: int, dim: int) -> Tiling:
