@@ -35,8 +35,8 @@ def attention_with_whole_prompts(
     of_prompts = zip(*(x[first:].split(lengths) for x in (out, q, k, v)), strict=True)
     with sdpa_kernel(BACKENDS):
         for result, *new in of_prompts:
-            heads = (x.transpose(0, 1)[None] for x in new)
+            queries, keys, values = (x.transpose(0, 1)[None] for x in new)
             is_gqa = q.size(1) > k.size(1)
-            attended = F.scaled_dot_product_attention(*heads, is_causal=True, enable_gqa=is_gqa)
+            attended = F.scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=is_gqa)
             result.copy_(attended[0].transpose(0, 1))
     return out
