@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from roseinfer.paths import DATA
 
 from . import fused_triton, paged_triton
+from .attention_tilings import attend_launches
 
 ARCHITECTURES = (80, 90)  # A100 and H100, H200
 # What each module's kernels took when it was last recorded, by `roseinfer aot --out data/kernels`.
@@ -52,13 +53,16 @@ FLAT_SHAPES = (
     ("fp16", 8, 1, 80, 32),
     ("fp32", 8, 8, 128, 16),
 )
-BATCHES = {  # tokens, sequences
-    "one decode": (1, 1),
-    "decode": (8, 8),
-    "large decode": (64, 64),
-    "largest decode": (256, 256),
-    "verify": (40, 8),
-    "prefill": (512, 4),
+BATCHES = {  # tokens, sequences, most tokens of one
+    "one decode": (1, 1, 1),
+    "decode": (8, 8, 1),
+    "large decode": (64, 64, 1),
+    "largest decode": (256, 256, 1),
+    "short prefill": (40, 1, 40),
+    "prefill": (512, 1, 512),
+    "verify": (40, 8, 5),
+    "large verify": (320, 64, 5),
+    "mixed": (576, 65, 512),
 }
 CONTEXT = 4096  # tokens that the block tables have room for
 
@@ -163,12 +167,15 @@ def flat_programs() -> Iterator[Program]:
             "head_dim": head_dim,
             "block_size": block_size,
         }
-        itemsize = 4 if dtype == "fp32" else 2
-        for batch, (num_tokens, num_seqs) in BATCHES.items():
-            launch = paged_triton.attend_launch(
-                num_tokens, num_seqs, num_kv_heads, group, head_dim, block_size, CONTEXT // block_size, itemsize
-            )
-            yield flat_program(f"attend, {batch}", about, paged_triton.attend_kernel, dtype, launch.options)
+        for batch, (num_tokens, num_seqs, max_query_len) in BATCHES.items():
+            launches = attend_launches(
+                num_tokens, num_seqs, max_query_len, num_kv_heads, group, head_dim, block_size, CONTEXT // block_size,
+                itemsize=4 if dtype == "fp32" else 2,
+            )  # fmt: skip
+            for launch in launches:
+                part = "decodes" if launch.options["TILE_TOKENS"] == 1 else "chunks"
+                name = f"attend, {batch}, {part}" if len(launches) > 1 else f"attend, {batch}"
+                yield flat_program(name, about, paged_triton.attend_kernel, dtype, launch.options)
 
 
 def fused_programs(module: Any = fused_triton) -> Iterator[Program]:
@@ -192,6 +199,6 @@ def flat_program(name: str, about: dict[str, Any], kernel: Any, dtype: str, shap
     types |= dict.fromkeys(("out", "q", "k", "v", "k_cache", "v_cache"), f"*{dtype}")
     types |= dict.fromkeys(("partial", "tops", "totals"), "*fp32")
     types |= dict.fromkeys(("counters", "slot_mapping", "query_start", "context_lens", "block_tables"), "*i32")
-    aligned = types.keys() - {"scale", "num_seqs", "table_row", "PDL", *shape}
+    aligned = types.keys() - {"scale", "num_seqs", "table_row", "slot_mapping", "PDL", *shape}
     tiles = {"rows": shape["ROWS"], "tile": shape.get("TILE"), "split": shape.get("SPLIT_TOKENS", 0) > 0}
     return Program({"kernel": name, **about, **tiles}, kernel, types, aligned, shape, warps)

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from . import triton_mode
-from .paged_triton import power_of_two
+from .attention_tilings import power_of_two
 
 tl = triton_mode.language()
 SPAN = 1024  # values that a program handles at a time, where it need not be otherwise

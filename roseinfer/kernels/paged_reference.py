@@ -27,7 +27,7 @@ def paged_attention_reference(
     context_lens [B]: tokens that sequence i has in the cache after the write. block_tables [B, W]: its blocks in token
     order; what follows them is ignored. A token sees those before it and itself, so whole prompts, chunks of
     them, single new tokens and any mixture of these are one case. out: where to put the result, in q's dtype.
-    max_query_len: the most new tokens of a sequence, None where nobody knows it. A GPU's launches are cut for it; the
+    max_query_len: the most new tokens of a sequence, None where it is not known. A GPU's launches are cut for it; the
     result is the same.
 
     Sums are fp32. It reads query_start and context_lens on the host, which has to wait for a GPU; kernels do not.

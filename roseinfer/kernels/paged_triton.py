@@ -1,17 +1,17 @@
-"""Attention over flat batches as a Triton kernel, launched once a layer.
+"""Attention over flat batches as a Triton kernel, launched once a layer, or twice where decodes and chunks are mixed.
 
 - A program serves one KV head and a tile of query rows, which are the query heads on that head (GQA) of one token, or
   of a few neighbouring tokens of a chunk. Whatever it loads of K and V serves all of its rows.
 - The pool has the tokens of earlier steps. The new ones are read where the products left them, and each program writes
-  K and V of its own tile to the pool. No program reads a slot that another one writes, so a layer needs no second
-  launch, and no barrier, which a grid doesn't have. Only where sequences of a batch see each other's new tokens does
-  store_kernel write all of them first.
+  K and V of its own tile to the pool. No program reads a slot that another one writes, so no launch has to write them
+  first, and no program waits at a barrier, which a grid doesn't have. Only where sequences of a batch see each other's
+  new tokens does store_kernel write all of them first.
 - A small batch has few programs, and if each of them walks 32,768 tokens, most of the GPU is idle. Then the tokens that
   a tile sees are split among several programs, and the one that finishes last weights and adds what they found.
 
-What is launched follows from shapes alone, never from values on the device: no sync, and a CUDA graph that was captured
-with one set of lengths is right for all. Lengths are read in the kernel: there a program finds out what it has to do,
-and how many splits its context is worth.
+What is launched follows from shapes alone (attention_tilings), never from values on the device: no sync, and a CUDA
+graph that was captured with one set of lengths is right for all. Lengths are read in the kernel: there a program finds
+out what it has to do, if anything, and how many splits its context is worth.
 
 Online softmax: Milakov and Gimelshein, 2018. Block tables: Kwon et al., "PagedAttention", 2023. Tiles: Dao et al.,
 "FlashAttention", 2022. Splits: Dao et al., "Flash-Decoding", 2023.
@@ -20,20 +20,19 @@ Online softmax: Milakov and Gimelshein, 2018. Block tables: Kwon et al., "PagedA
 from __future__ import annotations
 
 from functools import partial as with_options
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from . import triton_mode
+from .attention_arguments import check_max_query_len, check_tensors
+from .attention_tilings import SCRATCH_ROWS, Launch, attend_launches, store_shape
 
 tl = triton_mode.language()
 
 LOG2_E = 1.4426950408889634  # exp(x) is exp2(x * LOG2_E), and exp2 is what a GPU has an instruction for
-COMBINED_VALUES = 512  # of the splits' results, read at a time by each warp of the program that adds them
-SCRATCH_ROWS = 1 << 14  # rows of queries, each counted once a split, whose splits are kept until they are added
 # These differ from step to step, and none of them is worth a step that waits for the compiler.
-jit = with_options(triton_mode.jit, do_not_specialize=("num_rows", "num_seqs", "table_row"))
+jit = with_options(triton_mode.jit, do_not_specialize=("num_rows", "num_seqs", "table_row", "slot_mapping"))
 
 
 @jit
@@ -87,13 +86,16 @@ def attend_kernel(
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM_PAD: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, ROWS: tl.constexpr, TILE_TOKENS: tl.constexpr, TILE: tl.constexpr, STAGES: tl.constexpr,
     SPLIT_TOKENS: tl.constexpr, SPLITS_AT_ONCE: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr,
-    PDL: tl.constexpr,
+    AMONG_CHUNKS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Attend from query tile program_id(0) on KV head program_id(1) to split program_id(2) of the tokens that it sees.
 
     A program has ROWS rows of queries: row r is query head r % GROUP of the tile's token r // GROUP, up to TILE_TOKENS
-    tokens. It reads TILE tokens at a time, STAGES of them in flight. TILE_TOKENS is 1 for a batch of decodes: then a
-    tile is a sequence. SPLIT_TOKENS is 0 where nothing is split.
+    tokens. It reads TILE tokens at a time, STAGES of them in flight. SPLIT_TOKENS is 0 where nothing is split.
+
+    TILE_TOKENS is 1 for decodes: then a tile is a sequence, whose one token has its number, unless decodes lie
+    AMONG_CHUNKS. In such a batch the launch of decodes serves the sequences with one token, the launch of chunks the
+    longer ones, and both leave a sequence without tokens alone. A launch of chunks is alone if it has one sequence.
     """
     tile, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     if PDL:
@@ -102,15 +104,19 @@ def attend_kernel(
     # 1. Which tokens does the tile have?
     if TILE_TOKENS == 1:
         seq, start, first, num_new = tile, tile, 0, 1
+        if AMONG_CHUNKS:
+            start = tl.load(query_start + seq)
+            if tl.load(query_start + seq + 1) - start != 1:
+                return
     else:
         tile = tl.num_programs(0) - 1 - tile  # the last tiles of a prompt see the most, so they begin first
         seq = sequence_of(tile, query_start, num_seqs, TILE_TOKENS)
         start = tl.load(query_start + seq)
         first = (tile - start // TILE_TOKENS - seq) * TILE_TOKENS
         num_new = tl.load(query_start + seq + 1) - start
+        if (first >= num_new) | ((num_new == 1) & (num_seqs > 1)):  # a tile too many, or a decode
+            return
     num_cached = tl.load(context_lens + seq) - num_new
-    if first >= num_new:  # a tile too many
-        return
 
     # 2. How many splits is what it sees worth? Whole tiles to each, as evenly as they come. A decode's token sees
     # itself as well, which costs too little to count.
@@ -201,7 +207,7 @@ def attend_kernel(
 
     # 6. Write K and V of the tile's tokens to the pool. No program reads them there, unless they are there already.
     if TILE_TOKENS == 1:
-        slot = tl.load(slot_mapping + seq).to(tl.int64)  # a pool may have more than 2^31 values
+        slot = tl.load(slot_mapping + start).to(tl.int64)  # a pool may have more than 2^31 values
         to = ((slot // BLOCK_SIZE * NUM_KV_HEADS + kv_head) * BLOCK_SIZE + slot % BLOCK_SIZE) * HEAD_DIM + dim
         tl.store(k_cache + to, key, mask=real_dim & (split == 0))
         tl.store(v_cache + to, value, mask=real_dim & (split == 0))
@@ -296,109 +302,11 @@ def combined(
     return acc / tl.where(real_row, total, 1.0)[:, None]
 
 
-class Tiling(NamedTuple):
-    """How attend_kernel cuts a batch; see tiling_of.
-
-    rows: of queries in a program. tile: cached tokens that it reads at a time. stages: tiles in flight. warps: of a
-    program. programs: a batch with fewer is split. split_tokens: cached tokens that are worth a split of their own.
-    """
-
-    rows: int
-    tile: int
-    stages: int
-    warps: int
-    programs: int
-    split_tokens: int
-
-
-class Launch(NamedTuple):
-    """One launch of attend_kernel: its grid (query tiles, KV heads, splits), and its constexprs and warps."""
-
-    grid: tuple[int, int, int]
-    options: dict[str, Any]
-
-
-def tiling_of(num_tokens: int, num_seqs: int, group: int, head_dim: int, itemsize: int) -> Tiling:
-    """Choose a batch's tiling, of those that do not spill registers (`roseinfer aot`).
-
-    For decodes in 16 bits it is what was fastest on an H200, or nearly; from 32 sequences on, what was fastest for 64.
-    Prompts have tilings there that are faster and spill on an A100, and of fp32 only prompts were measured.
-
-    num_tokens, num_seqs: of the batch; if they are equal, each sequence brings one token. itemsize: bytes of a value.
-    """
-    dim = padded_dim(head_dim)
-    is_decode = num_tokens == num_seqs
-    if is_decode:
-        rows = max(16, power_of_two(group))
-    else:  # as many as a sequence brings on average
-        most = min(128, 8192 // dim) if itemsize == 2 else 32
-        rows = max(16, 2 * power_of_two(group), min(most, power_of_two(group * num_tokens // num_seqs)))
-    if itemsize == 4:
-        if is_decode and group == 1:
-            return Tiling(1, max(16, 2048 // dim), 1, 2, programs=1024, split_tokens=128)
-        # A product of fp32 is made of several 16-bit ones, whose values are all in registers: more threads.
-        return Tiling(rows, max(16, min(32, 2048 // dim)), 2, 8 if rows * dim > 2048 else 4, 256, split_tokens=256)
-    if not is_decode:
-        return Tiling(rows, max(16, min(64, 8192 // dim)), 2, 8 if rows * dim > 4096 else 4, 256, split_tokens=256)
-    if group > 1 and num_seqs < 4:
-        return Tiling(rows, max(16, min(128, 16384 // dim)), 3, 8, programs=256, split_tokens=128)
-    if group > 1:
-        return Tiling(rows, max(16, min(64, 8192 // dim)), 3, 4, programs=512, split_tokens=256)
-    if num_seqs < 32:
-        return Tiling(1, max(16, 4096 // dim), 1, 2, programs=1024, split_tokens=64)
-    if num_seqs < 256:  # a tensor core takes 16 rows, and 15 of them are padding: still faster than a sum
-        return Tiling(16, max(16, min(64, 8192 // dim)), 3, 4, programs=1024, split_tokens=256)
-    return Tiling(1, max(16, 2048 // dim), 1, 2, programs=1024, split_tokens=256)
-
-
-def attend_launch(
-    num_tokens: int, num_seqs: int, num_kv_heads: int, group: int, head_dim: int, block_size: int, columns: int,
-    itemsize: int,
-) -> Launch:  # fmt: skip
-    """Cut a batch into programs, from shapes alone. columns: of the block tables. For the others see tiling_of."""
-    t = tiling_of(num_tokens, num_seqs, group, head_dim, itemsize)
-    tile_tokens = 1 if num_tokens == num_seqs else t.rows // group
-    tiles = query_tiles(num_tokens, num_seqs, tile_tokens)
-    programs = tiles * num_kv_heads
-    most = SCRATCH_ROWS // (programs * tile_tokens * group)
-    splits = min(t.programs // programs, most, columns * block_size // t.split_tokens)
-    splits, dim_pad, is_interpreted = max(1, splits), padded_dim(head_dim), triton_mode.MODE == "interpret"
-    options = {
-        "NUM_KV_HEADS": num_kv_heads, "GROUP": group, "HEAD_DIM": head_dim, "DIM_PAD": dim_pad,
-        "BLOCK_SIZE": block_size, "ROWS": t.rows, "TILE_TOKENS": tile_tokens, "TILE": t.tile, "STAGES": t.stages,
-        "SPLIT_TOKENS": t.split_tokens if splits > 1 else 0, "num_warps": t.warps,
-        "SPLITS_AT_ONCE": max(1, min(8, COMBINED_VALUES * t.warps // (t.rows * dim_pad))),
-        "PRECISION": "ieee" if itemsize == 2 or is_interpreted else "tf32x3", "UPCAST": is_interpreted,
-    }  # fmt: skip
-    return Launch((tiles, num_kv_heads, splits), options)
-
-
-def store_shape(num_kv_heads: int, head_dim: int, block_size: int) -> dict[str, int]:
-    """Return store_kernel's constexprs."""
-    dim_pad = power_of_two(head_dim)
-    return {
-        "NUM_KV_HEADS": num_kv_heads, "HEAD_DIM": head_dim, "DIM_PAD": dim_pad, "BLOCK_SIZE": block_size,
-        "ROWS": max(1, 2048 // dim_pad),
-    }  # fmt: skip
-
-
-def query_tiles(num_tokens: int, num_seqs: int, tile_tokens: int) -> int:
-    """Return the number of tiles of the grid for the new tokens: as many as any lengths may need, see sequence_of."""
-    return num_seqs if tile_tokens == 1 else num_tokens // tile_tokens + num_seqs
-
-
-def padded_dim(head_dim: int) -> int:
-    """Return the head size of a tile: no side of what tl.dot multiplies may be shorter than 16."""
-    return max(16, power_of_two(head_dim))
-
-
-def power_of_two(n: int) -> int:
-    """Return the least power of two that is not below n; the sides of a Triton tile are powers of two."""
-    return 1 << (n - 1).bit_length()
-
-
 class TritonAttention:
     """Attention on a GPU, for launches that run one after another: they share the memory of their splits.
+
+    Such are the launches of one stream, also where they overlap: before a program writes anything, it waits until the
+    launch before is complete (PDL in attend_kernel), and a launch leaves all its counters at 0.
 
     Called as a function, it attends to the tokens in the pool and to N new ones, and writes K and V of these to the
     pool. Sums are fp32. With 16-bit tensors the softmax's weights are rounded to 16 bits, too, where tensor cores
@@ -410,8 +318,9 @@ class TritonAttention:
 
     def __init__(self, in_one_launch: bool = False) -> None:
         self.in_one_launch = in_one_launch
-        self.layout: object = None  # shapes, strides and dtypes of the last call, which all layers of a step share
-        self.launch: Launch
+        # Shapes, strides, dtypes and max_query_len of the last call, which all layers of a step share.
+        self.layout: object = None
+        self.launches: tuple[Launch, ...]
         self.scratch: dict[int, tuple[Tensor, ...]] = {}  # by head size; kept, for graphs have its addresses
 
     def __call__(
@@ -428,11 +337,13 @@ class TritonAttention:
             k_cache: [num_blocks, H_kv, block_size, D], contiguous, block_size a power of two.
             v_cache: as k_cache.
             slot_mapping: int32 [N], block * block_size + offset of each new token.
-            query_start: int32 [B + 1]; tokens query_start[i] to query_start[i + 1], at least one, are sequence i's.
+            query_start: int32 [B + 1]; tokens query_start[i] to query_start[i + 1] are sequence i's. If there are none,
+                nothing else of the sequence is read.
             context_lens: int32 [B], tokens of each sequence, the new ones included.
             block_tables: int32 [B, W], block ids in token order; those after the last used one are ignored.
             out: memory for the result; None: new memory.
-            max_query_len: the most new tokens of a sequence; None where it is not known.
+            max_query_len: the most new tokens of a sequence, for which the launches are cut. 1: each sequence has one;
+                with any larger number the result is the same. None: the most possible where each has at least one.
 
         Raises ValueError for tensors that the kernels cannot read, TritonUnavailable where no kernel can run.
         """
@@ -440,13 +351,16 @@ class TritonAttention:
         tensors = q, k, v, k_cache, v_cache, slot_mapping, query_start, context_lens, block_tables, out
         (num_tokens, num_heads, head_dim), (_, num_kv_heads, block_size, _) = q.shape, k_cache.shape
         num_seqs, columns = block_tables.shape
-        layout = [(x.shape, x.stride(), x.dtype) for x in tensors]
+        if max_query_len is None:
+            max_query_len = num_tokens - num_seqs + 1
+        layout = max_query_len, [(x.shape, x.stride(), x.dtype) for x in tensors]
         if layout != self.layout:
             triton_mode.require_triton(q.device.type)
             check_tensors(*tensors)
-            self.launch = attend_launch(
-                num_tokens, num_seqs, num_kv_heads, num_heads // num_kv_heads, head_dim, block_size, columns,
-                itemsize=q.element_size(),
+            check_max_query_len(max_query_len, num_tokens, num_seqs)
+            self.launches = attend_launches(
+                num_tokens, num_seqs, max_query_len, num_kv_heads, num_heads // num_kv_heads, head_dim, block_size,
+                columns, itemsize=q.element_size(),
             )  # fmt: skip
             self.layout = layout
             if head_dim not in self.scratch:
@@ -454,12 +368,12 @@ class TritonAttention:
 
         if not self.in_one_launch:
             store(k, v, k_cache, v_cache, slot_mapping)
-        attend_kernel[self.launch.grid](
-            out, *self.scratch[head_dim], q, k, v, k_cache, v_cache, slot_mapping, query_start, context_lens,
-            block_tables, head_dim**-0.5 * LOG2_E, num_seqs, *out.stride()[:2], *q.stride()[:2], *k.stride()[:2],
-            *v.stride()[:2], block_tables.stride(0), **self.launch.options,
-            **triton_mode.pdl_options(),
-        )  # fmt: skip
+        for launch in self.launches:
+            attend_kernel[launch.grid](
+                out, *self.scratch[head_dim], q, k, v, k_cache, v_cache, slot_mapping, query_start, context_lens,
+                block_tables, head_dim**-0.5 * LOG2_E, num_seqs, *out.stride()[:2], *q.stride()[:2], *k.stride()[:2],
+                *v.stride()[:2], block_tables.stride(0), **launch.options, **triton_mode.pdl_options(),
+            )  # fmt: skip
         return out
 
 
@@ -478,39 +392,3 @@ def scratch_memory(head_dim: int, device: torch.device) -> tuple[Tensor, ...]:
     partial = torch.empty((SCRATCH_ROWS, head_dim), dtype=torch.float32, device=device)
     tops, totals = torch.empty((2, SCRATCH_ROWS), dtype=torch.float32, device=device)
     return partial, tops, totals, torch.zeros(SCRATCH_ROWS, dtype=torch.int32, device=device)
-
-
-def check_tensors(
-    q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor, query_start: Tensor,
-    context_lens: Tensor, block_tables: Tensor, out: Tensor,
-) -> None:  # fmt: skip
-    """Raise ValueError for tensors with which a kernel would access what it must not; no value is looked at."""
-    num_tokens, num_heads, head_dim = q.shape
-    num_blocks, num_kv_heads, block_size, _ = k_cache.shape
-    num_seqs = len(block_tables)
-    if block_size != power_of_two(block_size):  # so the compiler sees which neighbours share a block
-        raise ValueError(f"block_size must be a power of two for this kernel, got {block_size}")
-    if num_heads % num_kv_heads:
-        raise ValueError(f"q must have a multiple of the {num_kv_heads} KV heads, got {num_heads} heads")
-    shapes = {
-        "k": (k, (num_tokens, num_kv_heads, head_dim)), "v": (v, (num_tokens, num_kv_heads, head_dim)),
-        "k_cache": (k_cache, (num_blocks, num_kv_heads, block_size, head_dim)), "v_cache": (v_cache, k_cache.shape),
-        "out": (out, q.shape), "slot_mapping": (slot_mapping, (num_tokens,)),
-        "query_start": (query_start, (num_seqs + 1,)), "context_lens": (context_lens, (num_seqs,)),
-    }  # fmt: skip
-    for name, (tensor, shape) in shapes.items():
-        if tensor.shape != shape:
-            raise ValueError(f"{name} must be of shape {tuple(shape)}, got {tuple(tensor.shape)}")
-    for name, tensor in {"k": k, "v": v, "k_cache": k_cache, "v_cache": v_cache, "out": out}.items():
-        if tensor.dtype != q.dtype:
-            raise ValueError(f"{name} must be {q.dtype}, as q is, got {tensor.dtype}")
-    indices = {"slot_mapping": slot_mapping, "query_start": query_start, "context_lens": context_lens}
-    for name, tensor in {**indices, "block_tables": block_tables}.items():
-        if tensor.dtype != torch.int32:
-            raise ValueError(f"{name} must be torch.int32, got {tensor.dtype}")
-    for name, tensor in {"k_cache": k_cache, "v_cache": v_cache, **indices}.items():
-        if not tensor.is_contiguous():
-            raise ValueError(f"{name} must be contiguous, got strides {tensor.stride()}")
-    for name, tensor in {"q": q, "k": k, "v": v, "out": out, "block_tables": block_tables}.items():
-        if tensor.stride(-1) != 1:
-            raise ValueError(f"{name} must be contiguous in its last dimension, got strides {tensor.stride()}")

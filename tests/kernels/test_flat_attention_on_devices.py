@@ -6,14 +6,16 @@ from itertools import product
 
 import pytest
 import torch
+import torch.nn.functional as F
 from devices import CUDA, DTYPES
 from tiers import in_every_run
 
-from roseinfer.kernels import paged_triton, triton_mode
+from roseinfer.kernels import attention_tilings, paged_triton, triton_mode
+from roseinfer.kernels.attention_tilings import SCRATCH_ROWS, Tiling, attend_launches
 from roseinfer.kernels.flat_cases import CASES, batches, flat_case, judge
 from roseinfer.kernels.paged_numba import paged_attention_numba
 from roseinfer.kernels.paged_reference import paged_attention_reference
-from roseinfer.kernels.paged_triton import SCRATCH_ROWS, Tiling, TritonAttention, attend_launch, query_tiles, tiling_of
+from roseinfer.kernels.paged_triton import TritonAttention
 
 pytestmark = pytest.mark.slow
 
@@ -127,22 +129,36 @@ GROUPS, HEAD_DIMS, BLOCK_SIZES = (1, 2, 4, 7, 8, 64), (8, 32, 64, 80, 96, 128, 2
 
 @pytest.mark.parametrize("itemsize", [2, 4])
 @pytest.mark.parametrize("num_seqs", [1, 2, 64])
-@pytest.mark.parametrize("num_tokens", [1, 64, 512])
-def test_a_grid_covers_every_query_and_tiles_fit(num_tokens, num_seqs, itemsize):
-    if num_tokens < num_seqs:
-        num_tokens = num_seqs
+@pytest.mark.parametrize("max_query_len", [1, 5, 512])
+def test_a_grid_covers_every_query_and_tiles_fit(max_query_len, num_seqs, itemsize):
+    num_tokens = num_seqs - 1 + max_query_len
     for group, head_dim, block_size in product(GROUPS, HEAD_DIMS, BLOCK_SIZES):
-        (tiles, heads, splits), shape = attend_launch(
-            num_tokens, num_seqs, 2, group, head_dim, block_size, 4096 // block_size, itemsize
+        launches = attend_launches(
+            num_tokens, num_seqs, max_query_len, 2, group, head_dim, block_size, 4096 // block_size, itemsize
         )
-        for name in ("ROWS", "TILE", "DIM_PAD", "num_warps"):
-            assert shape[name].bit_count() == 1, (name, shape)
-        tokens = shape["TILE_TOKENS"]
-        assert tokens * group <= shape["ROWS"] and shape["DIM_PAD"] >= head_dim
-        assert shape["ROWS"] == 1 or min(shape["ROWS"], shape["TILE"], shape["DIM_PAD"]) >= 16  # for tl.dot
-        assert (tokens == 1) == (num_tokens == num_seqs)  # which is how the kernel knows a batch of decodes
-        assert heads == 2 and (splits > 1) == (shape["SPLIT_TOKENS"] > 0)
-        assert splits == 1 or tiles * heads * splits * tokens * group <= SCRATCH_ROWS  # what is kept of the splits
+        assert [one.options["TILE_TOKENS"] == 1 for one in launches] == (
+            [True] if max_query_len == 1 else [False] if num_seqs == 1 else [True, False]
+        )  # which is how the kernel knows a launch of decodes
+        for (tiles, heads, splits), shape in launches:
+            for name in ("ROWS", "TILE", "DIM_PAD", "num_warps"):
+                assert shape[name].bit_count() == 1, (name, shape)
+            tokens = shape["TILE_TOKENS"]
+            assert tokens * group <= shape["ROWS"] and shape["DIM_PAD"] >= head_dim
+            assert shape["ROWS"] == 1 or min(shape["ROWS"], shape["TILE"], shape["DIM_PAD"]) >= 16  # for tl.dot
+            assert heads == 2 and (splits > 1) == (shape["SPLIT_TOKENS"] > 0)
+            assert splits == 1 or tiles * heads * splits * tokens * group <= SCRATCH_ROWS  # what is kept of the splits
+            assert shape["AMONG_CHUNKS"] == (tokens == 1 and len(launches) > 1) and tiles >= num_seqs
+
+
+@pytest.mark.parametrize(("group", "rows"), [(1, 16), (4, 32), (7, 64)])
+def test_rows_of_a_chunk_follow_its_longest_sequence(group, rows):
+    """And not the average: decodes beside a chunk of 512 tokens leave it the most rows."""
+    for num_tokens, num_seqs, max_query_len, wanted in ((320, 64, 5, rows), (576, 65, 512, 128)):
+        _, (_, shape) = attend_launches(num_tokens, num_seqs, max_query_len, 2, group, 64, 16, 64, 2)
+        assert shape["ROWS"] == wanted
+        decodes, _ = attend_launches(num_tokens, num_seqs, max_query_len, 2, group, 64, 16, 64, 2)
+        [alone] = attend_launches(num_seqs, num_seqs, 1, 2, group, 64, 16, 64, 2)
+        assert decodes == alone._replace(options=alone.options | {"AMONG_CHUNKS": True})
 
 
 @pytest.mark.parametrize(
@@ -153,54 +169,72 @@ def test_a_grid_covers_every_query_and_tiles_fit(num_tokens, num_seqs, itemsize)
 def test_a_context_is_split_while_programs_are_few_and_it_may_be_long(
     num_seqs, num_kv_heads, capacity, is_split, group
 ):
-    grid, _ = attend_launch(num_seqs, num_seqs, num_kv_heads, group, 128, 1, capacity, 2)
+    [(grid, _)] = attend_launches(num_seqs, num_seqs, 1, num_kv_heads, group, 128, 1, capacity, 2)
     assert (grid[2] > 1) == is_split
 
 
 def test_the_cases_meet_every_path_of_the_kernel():
-    """A sum or a dot, one tile of a sequence's queries or more, one of its tokens or more, split or not."""
+    """A sum or a dot, a tile of a sequence's queries or more, one of its tokens or more, split or not, mixed or not."""
     paths = set()
     for arguments in CASES.values():
         case = flat_case(**arguments)
-        group, columns = arguments["group"], case.block_tables.size(1)
-        grid, shape = attend_launch(
-            len(case.q), len(case.block_tables), case.k.size(1), group, case.q.size(2), case.block_size, columns, 4
-        )
-        longest, newest = int(case.context_lens.max()), int(case.query_start.diff().max())
-        paths.add(("rows", min(shape["ROWS"], 2)))
-        decode, split = shape["TILE_TOKENS"] == 1, grid[2] > 1
-        paths.add(("decode", decode, "split", split, "several tiles", longest > shape["TILE"]))
-        paths.add(("query tiles", newest > shape["TILE_TOKENS"]))
-    assert {("rows", 1), ("rows", 2), ("query tiles", True), ("query tiles", False)} <= paths
-    for decode, several in product((True, False), repeat=2):
-        assert ("decode", decode, "split", True, "several tiles", several) in paths
-    assert ("decode", False, "split", False, "several tiles", True) in paths
+        group, columns, (num_tokens, num_seqs) = arguments["group"], case.block_tables.size(1), sizes_of(case)
+        launches = attend_launches(
+            num_tokens, num_seqs, num_tokens - num_seqs + 1, case.k.size(1), group, case.q.size(2), case.block_size,
+            columns, 4,
+        )  # fmt: skip
+        mixed = len(launches) > 1
+        for grid, shape in launches:
+            decode, split = shape["TILE_TOKENS"] == 1, grid[2] > 1
+            lengths = case.query_start.diff()
+            served = (lengths == 1) == decode if mixed else lengths > 0
+            if not served.any():
+                continue
+            several = int(case.context_lens[served].max()) > shape["TILE"]
+            paths.add(("rows", min(shape["ROWS"], 2), "mixed", mixed))
+            paths.add(("decode", decode, "split", split, "several tiles", several, "mixed", mixed))
+            paths.add(("query tiles", int(lengths[served].max()) > shape["TILE_TOKENS"]))
+    assert {("query tiles", True), ("query tiles", False)} <= paths
+    assert {("rows", rows, "mixed", mixed) for rows, mixed in product((1, 2), (True, False))} <= paths
+    for several, mixed in product((True, False), repeat=2):
+        assert ("decode", True, "split", True, "several tiles", several, "mixed", mixed) in paths
+    for split, several in ((True, True), (True, False), (False, True)):
+        assert ("decode", False, "split", split, "several tiles", several, "mixed", True) in paths
+
+
+def sizes_of(case):
+    return len(case.q), len(case.block_tables)
 
 
 SPLITS = {
     f"{splits} splits, {new} new, group of {group}": (splits, new, group)
-    for splits, new, group in product((2, 5), (1, 2, 12), (1, 7))
+    for splits, new, group in product((2, 5), ((1,), (2,), (12,), (1, 12)), (1, 7))
 }
+DAILY_SPLITS = [
+    "2 splits, (1,) new, group of 1", "2 splits, (12,) new, group of 7", "5 splits, (1, 12) new, group of 7"
+]  # fmt: skip
 
 
 @pytest.mark.needs_triton
-@pytest.mark.parametrize(("splits", "new", "group"), in_every_run(SPLITS, list(SPLITS)[::5]))
+@pytest.mark.parametrize(("splits", "new", "group"), in_every_run(SPLITS, DAILY_SPLITS))
 def test_splits_of_every_length_add_up(monkeypatch, splits, new, group, device):
     """Lengths on all sides of a split's border. Every token is read once, and nothing is left for the next launch."""
 
-    def small_splits(num_tokens, num_seqs, *others):
-        rows = tiling_of(num_tokens, num_seqs, *others).rows
-        tiles = query_tiles(num_tokens, num_seqs, 1 if num_tokens == num_seqs else rows // group)
-        return Tiling(rows, tile=16, stages=2, warps=4, programs=splits * tiles, split_tokens=32)
+    launch_of = attention_tilings.launch_of
 
-    monkeypatch.setattr(paged_triton, "tiling_of", small_splits)
+    def small_splits(tiling, tile_tokens, tiles, *others):
+        small = Tiling(tiling.rows, tile=16, stages=2, warps=4, programs=splits * tiles, split_tokens=32)
+        return launch_of(small, tile_tokens, tiles, *others)
+
+    monkeypatch.setattr(attention_tilings, "launch_of", small_splits)
     cached = [max(0, n * 32 + beside) for n in range(6) for beside in (-1, 0, 1)]
-    case = flat_case([(n, new) for n in cached], group=group, num_kv_heads=1, device=device)
+    sequences = [(n, new[i % len(new)]) for i, n in enumerate(cached)]
+    case = flat_case(sequences, group=group, num_kv_heads=1, device=device)
     attention = TritonAttention(in_one_launch=True)
     for _ in range(2):
         assert judge(attention, paged_attention_reference, case).verdict == "ok"
         *_, counters = attention.scratch[32]
-        assert attention.launch.grid[2] in (2, splits) and not counters.any()
+        assert all(one.grid[2] in (2, splits) for one in attention.launches) and not counters.any()
 
 
 NEW = {f"{new} new, group of {group}": (new, group) for new, group in product((1, 70), (1, 7))}
@@ -214,6 +248,57 @@ def test_new_tokens_are_seen_without_the_pool(new, group):
     elsewhere = case._replace(slot_mapping=torch.full_like(case.slot_mapping, (len(case.k_cache) - 1) * 16))
     attention = TritonAttention(in_one_launch=True)
     assert torch.equal(attention(*elsewhere.with_own_pool()), attention(*case.with_own_pool()))
+
+
+FILLED = {
+    "decodes before chunks": ([(3, 1), (40, 1), (0, 1), (20, 9), (0, 40)], 2, 0, 3),
+    "chunks before decodes, a padding sequence": ([(20, 9), (17, 2), (16, 1), (300, 1)], 1, 5, 3),
+    "one chunk and a padding sequence": ([(18, 5)], 7, 1, 1),
+    "one decode and a long padding sequence": ([(18, 1)], 7, 30, 1),
+    "verified drafts": ([(30, 5), (1, 1), (15, 5), (16, 3)], 2, 12, 4),
+}
+
+
+@pytest.mark.needs_triton
+@pytest.mark.parametrize(("sequences", "group", "tokens", "num_seqs"), FILLED.values(), ids=FILLED)
+@pytest.mark.parametrize("in_one_launch", [True, False])
+def test_a_filled_up_batch_gets_what_it_gets_alone(sequences, group, tokens, num_seqs, in_one_launch, device):
+    """A step in a graph ends with a padding sequence of any length, and sequences without tokens after it."""
+    attention = TritonAttention(in_one_launch)
+    longest = max(new for _, new in sequences)
+
+    def filled(q, k, v, k_cache, v_cache, slots, query_start, context_lens, tables):
+        dummy = len(k_cache) - 1
+        q, k, v = (F.pad(x, (0, 0, 0, 0, 0, tokens), value=1e3) for x in (q, k, v))
+        slots = F.pad(slots, (0, tokens), value=dummy * k_cache.size(2))
+        query_start = F.pad(query_start, (0, num_seqs), value=len(q))
+        context_lens = F.pad(context_lens, (0, num_seqs))
+        context_lens[len(sequences)] = tokens
+        tables = F.pad(tables, (0, 0, 0, num_seqs), value=dummy)
+        where = k_cache, v_cache, slots, query_start, context_lens, tables
+        out = attention(q, k, v, *where, max_query_len=max(2, longest))
+        return out[: len(q) - tokens]
+
+    case = flat_case(sequences, group=group, device=device)
+    assert judge(filled, paged_attention_reference, case).verdict == "ok"
+
+
+@pytest.mark.needs_triton
+def test_the_longest_sequence_changes_the_launches_and_not_the_result():
+    """It may be given too large, and too small, but for 1; a layer that asks for the same again checks nothing."""
+    case = flat_case([(20, 1), (3, 4), (0, 9)], group=2)
+    attention, rows = TritonAttention(in_one_launch=True), []
+    for max_query_len in (None, 2, 9, 200):
+
+        def of_length(*tensors, n=max_query_len):
+            return attention(*tensors, max_query_len=n)
+
+        assert judge(of_length, paged_attention_reference, case).verdict == "ok"
+        rows.append([one.options["ROWS"] for one in attention.launches])
+    assert rows == [[16, 32], [16, 16], [16, 32], [16, 32]]
+    launches = attention.launches
+    of_length(*case.with_own_pool())
+    assert attention.launches is launches
 
 
 @pytest.mark.parametrize("attention", BACKENDS[1:3], ids=NAMES[1:3])
@@ -275,7 +360,7 @@ def test_what_is_launched_does_not_depend_on_lengths(monkeypatch):
     for columns in (32, 15):
         mixed = [launched([(n, 12), (m, 1), (7, 7)], columns) for n, m in ((0, 0), (200, 3))]
         mixed.append(launched([(0, 1), (220, 1), (7, 18)], columns))
-        assert mixed[0] == mixed[1] == mixed[2] and len(mixed[0]) == 1
+        assert mixed[0] == mixed[1] == mixed[2] and len(mixed[0]) == 2
 
 
 @pytest.mark.parametrize(
@@ -302,7 +387,8 @@ def test_a_program_writes_the_rows_of_its_own_tokens_alone(monkeypatch, group):
 
     monkeypatch.setattr(paged_triton, "attend_kernel", FirstTile())
     case = flat_case([(5, 40)], group=group, num_kv_heads=2)
-    tile_tokens = attend_launch(40, 1, 2, group, 32, 16, case.block_tables.size(1), 4).options["TILE_TOKENS"]
+    [(_, shape)] = attend_launches(40, 1, 40, 2, group, 32, 16, case.block_tables.size(1), 4)
+    tile_tokens = shape["TILE_TOKENS"]
     out = TritonAttention()(*case, out=torch.full_like(case.q, float("nan")))
     assert 1 < tile_tokens < 40 and out[:tile_tokens].isfinite().all() and out[tile_tokens:].isnan().all()
 
@@ -334,6 +420,9 @@ def test_tensors_that_the_kernels_cannot_read_are_refused(name, change, message)
             attention(*wrong)
     with pytest.raises(ValueError, match=r"out must be of shape \(5, 4, 32\), got \(5, 4, 16\)"):
         attention(*case, out=torch.empty(5, 4, 16))
+    for too_few in (1, 0):
+        with pytest.raises(ValueError, match=f"must be at least 2 for 5 tokens of 2 sequences, got {too_few}"):
+            attention(*case, max_query_len=too_few)
 
 
 # The cases themselves
