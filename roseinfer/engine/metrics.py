@@ -68,16 +68,18 @@ class EngineMetrics(Feature):
         step.load = len(self._scheduler.running), self._scheduler.num_waiting
 
     def after_tokens(self, step: Step, done: list[Sequence]) -> None:
-        num_tokens, num_new = sum(step.num_new), sum(step.num_given)
+        times = [self.live.get(seq.seq_id) for seq in step.seqs]  # None: it had ended, and its token is surplus
+        num_tokens = sum(n for n, own in zip(step.num_new, times, strict=True) if own)
+        num_new = sum(step.num_given)
         record = StepRecord(step.scheduled, step.launched, step.ended, self.clock(), num_tokens, num_new, *step.load)
         self.num_steps += 1
         self.num_tokens += num_tokens
         self.num_new_tokens += num_new
         self._num_gifts += sum(map(bool, step.num_given))
         self.history.append(record)
-        for seq, n in zip(step.seqs, step.num_given, strict=True):
-            if times := self.live.get(seq.seq_id):
-                times.add(record, n, bool(seq.finish_reason))
+        for seq, own, n in zip(step.seqs, times, step.num_given, strict=True):
+            if own:
+                own.add(record, n, bool(seq.finish_reason))
                 if seq.finish_reason:
                     del self.live[seq.seq_id]
 

@@ -25,8 +25,9 @@ class StepRecord(NamedTuple):
     scheduled: when the scheduler began to put the step together. inference_begin: when it was handed over to be run.
     inference_end: when its tokens were on the host. finish: when its sequences had them.
 
-    num_tokens: how many it computed. num_new_tokens: how many its sequences got. num_running, num_waiting: how many
-    sequences ran and waited as it was put together. What is not known of another engine's step is NaN, or 0.
+    num_tokens: how many it computed, without surplus ones, of sequences that had ended by then. num_new_tokens: how
+    many its sequences got. num_running, num_waiting: how many sequences ran and waited as it was put together. What is
+    not known of another engine's step is NaN, or 0.
     """
 
     scheduled: float = nan

@@ -98,6 +98,7 @@ def test_a_surplus_token_is_computed_and_neither_given_nor_kept(small: GPT2, sto
         outputs = run(engine, [stops, goes_on])
         length = ids.index(ids[stop]) + 1  # where that token comes first
         assert outputs[0] == ids[:length] and engine.metrics.num_new_tokens == length + 14
+        assert engine.metrics.num_tokens == len(stops) - 1 + len(goes_on) - 1
         texts = [stops.token_ids[i : i + 4] for i in range(0, 4 * ((len(stops) - 1) // 4), 4)]
         kept = [entry.token_ids for entry in engine.blocks.prefix_cache.entries.values()]
         others = [goes_on.token_ids[i : i + 4] for i in range(0, len(goes_on), 4)]
