@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import partial
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,6 +33,7 @@ from .whole_step import WholeStep, whole_step_of
 if TYPE_CHECKING:
     from .fused_step import FusedStep
 
+HostMemory = tuple[Tensor, torch.cuda.Event | None]  # of a step's tokens, and the event that they are there
 Where = tuple[Tensor, Tensor, Tensor, Tensor]  # slot_mapping, query_start, context_lens, block_tables
 
 
@@ -62,6 +65,7 @@ class Runner:
         self.attended = torch.empty(max_num_tokens, c.num_heads, c.head_dim, dtype=model.dtype, device=model.device)
         self.whole = None if enforce_eager else self.whole_step()
         self.fused = self.fused_step()
+        self.host_memories = host_memories(max_num_rows, model.device, 1 + overlap)
         self.sampler = Sampler(max_num_rows, c.vocab_size, model.device)
         self.logit_changes = LogitChanges(c.eos_token_ids)
         has_graphs = model.device.type == "cuda" and not enforce_eager
@@ -199,7 +203,7 @@ class Runner:
             tokens = tokens[:num_rows]
             if not step.takes_likeliest:
                 tokens, logprobs = self.choose(step, batch, logits[:num_rows], tokens)
-            return copied_to_host(tokens, logprobs)
+            return copied_to_host(tokens, logprobs, next(self.host_memories))
 
     def receive(self, batch: Batch, copies: dict[int, int], tokens: Tensor | None = None) -> None:
         """Copy blocks, then upload the inputs. tokens: those of the step before, where the batch needs them."""
@@ -264,11 +268,17 @@ class Runner:
         return partial(paged_attend, attention, self.pool, where, self.attended[: len(batch.token_ids)])
 
 
-def copied_to_host(tokens: Tensor, logprobs: StepLogprobs | None) -> StepTokens:
+def host_memories(max_num_rows: int, device: torch.device, num_steps: int) -> Iterator[HostMemory]:
+    """Return memories on the host for the tokens of num_steps steps in flight, in turn: they are made once."""
+    on_gpu = device.type == "cuda"
+    memories = [torch.empty(max_num_rows, dtype=torch.int64, pin_memory=on_gpu) for _ in range(num_steps)]
+    return cycle([(memory, torch.cuda.Event() if on_gpu else None) for memory in memories])
+
+
+def copied_to_host(tokens: Tensor, logprobs: StepLogprobs | None, memory: HostMemory) -> StepTokens:
     """Start to copy tokens [R] to the host, immediately: the next replay of a graph writes to their memory."""
-    on_host = torch.empty(len(tokens), dtype=tokens.dtype, pin_memory=tokens.is_cuda)
+    on_host, is_copied = memory[0][: len(tokens)], memory[1]
     on_host.copy_(tokens, non_blocking=True)
-    is_copied = torch.cuda.Event() if tokens.is_cuda else None
     if is_copied:
         is_copied.record()
     return StepTokens(tokens, on_host, is_copied, logprobs)

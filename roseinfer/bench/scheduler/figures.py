@@ -27,8 +27,8 @@ FIGURES = {
     "token of each request; as in the posts",
     "Throughput(completion,total)": "completion tokens over the total time",
     "TTFT": "from the beginning of a request's first step to its first token, and its tokenizing. The queue is left "
-    "out, so this is no time to first token under load; as in the posts, where no request queues. On a GPU the engine's "
-    "first step of a request is launched while another one still runs, and the rest of that one counts, too",
+    "out, so this is no time to first token under load; as in the posts, where no request queues. On a GPU the engine "
+    "launches that step while another one still runs, and the rest of that one counts, too",
     "TPOT": "from a request's first token to its last, over the tokens after the first. It holds the prefills of the "
     "requests that join later; as in the posts, where with more requests than --max-batch-size it holds the steps of "
     "the others as well: there all take turns, and here a request keeps its place",
