@@ -66,7 +66,7 @@ class Runner:
         self.whole = None if enforce_eager else self.whole_step()
         self.fused = self.fused_step()
         self.host_memories = host_memories(max_num_rows, model.device, 1 + overlap)
-        self.sampler = Sampler(max_num_rows, c.vocab_size, model.device)
+        self.sampler = Sampler(max_num_rows, c.vocab_size, model.device, 1 + overlap)
         self.logit_changes = LogitChanges(c.eos_token_ids)
         has_graphs = model.device.type == "cuda" and not enforce_eager
         self.graphs = DecodeGraphs(self.compute, self.inputs, max_num_seqs, model.device) if has_graphs else None
@@ -134,14 +134,13 @@ class Runner:
     def wait(self, step: Step) -> list[int]:
         """Return the token of each of step.rows, NO_TOKEN for logits that are not finite. Raises the step's errors."""
         tokens = step.future.result()
-        if tokens.is_copied:
-            tokens.is_copied.synchronize()
+        token_ids = tokens.read()
         if tokens.logprobs:
             tokens.logprobs.report()
         self.last = None if step is self.last else self.last
         for seq, n in zip(step.seqs, step.num_new, strict=True):
             seq.num_in_flight -= n
-        return tokens.on_host.tolist()
+        return token_ids
 
     def drop(self, step: Step) -> None:
         """Wait for the device, then discard a step and all later ones, which can then be made again."""
@@ -202,7 +201,7 @@ class Runner:
             num_rows, logprobs = len(step.rows), None
             tokens = tokens[:num_rows]
             if not step.takes_likeliest:
-                tokens, logprobs = self.choose(step, batch, logits[:num_rows], tokens)
+                tokens, logprobs = self.choose(step, batch, logits[:num_rows], tokens, fed_by)
             return copied_to_host(tokens, logprobs, next(self.host_memories))
 
     def receive(self, batch: Batch, copies: dict[int, int], tokens: Tensor | None = None) -> None:
@@ -216,14 +215,20 @@ class Runner:
             # Below 0: of a row that is not finite, whose sequence the step before is going to end.
             fed.copy_(torch.where(sources < 0, fed, tokens[sources.clamp(min=0)].clamp(min=0)))
 
-    def choose(self, step: Step, batch: Batch, logits: Tensor, tokens: Tensor) -> tuple[Tensor, StepLogprobs | None]:
-        """Return the tokens [R] as each row's request wants them, from logits [R, V] and the likeliest tokens [R]."""
+    def choose(
+        self, step: Step, batch: Batch, logits: Tensor, tokens: Tensor, fed_by: Step | None
+    ) -> tuple[Tensor, StepLogprobs | None]:
+        """Return the tokens [R] as each row's request wants them, from logits [R, V] and the likeliest tokens [R].
+
+        fed_by: the step that makes tokens which this one computes, None where all are known.
+        """
         seqs, changed = step.rows, step.changed
         asked = any(seq.params.logprobs is not None for seq in seqs)
         own = logits  # the model's own, which log-probabilities are of
         if changed:
             own = logits.clone() if asked else logits
-            read_last_tokens(changed, batch.token_ids, batch.sample_rows)
+            if fed_by:
+                read_last_tokens(changed, fed_by.future.result().read, self.inputs.hosts[batch.host]["sources"])
             logits, tokens = self.logit_changes(logits, tokens, changed)
         tokens = self.sampler(logits, tokens, seqs, self.row_lengths(step, batch))
         return tokens, step_logprobs(own, tokens, seqs) if asked else None

@@ -131,3 +131,9 @@ class StepTokens:
     on_host: Tensor
     is_copied: torch.cuda.Event | None
     logprobs: StepLogprobs | None
+
+    def read(self) -> list[int]:
+        """Return the tokens, once they are on the host."""
+        if self.is_copied:
+            self.is_copied.synchronize()
+        return self.on_host.tolist()

@@ -247,6 +247,13 @@ def test_tokens_come_to_memory_of_their_step_that_no_step_has_to_make(small: GPT
     assert len(set(memories)) == engine.depth and memories[engine.depth :] == memories[: -engine.depth]
 
 
+@pytest.mark.parametrize("async_scheduling", [False, True])
+def test_inputs_of_steps_and_of_draws_have_a_memory_for_each_step_in_flight(small: GPT2, async_scheduling):
+    """To write to one whose copy is still under way, the host would have to wait for the step before."""
+    engine = engine_of(small, async_scheduling=async_scheduling)
+    assert len(engine.runner.inputs.hosts) == len(engine.runner.sampler.inputs.hosts) == engine.depth
+
+
 # What goes wrong
 
 
