@@ -69,7 +69,7 @@ class EngineMetrics(Feature):
 
     def after_tokens(self, step: Step, done: list[Sequence]) -> None:
         times = [self.live.get(seq.seq_id) for seq in step.seqs]  # None: it had ended, and its token is surplus
-        num_tokens = sum(n for n, own in zip(step.num_new, times, strict=True) if own)
+        num_tokens = sum(n for n, own in zip(step.num_new, times, strict=False) if own)  # a stage's has no num_new
         num_new = sum(step.num_given)
         record = StepRecord(step.scheduled, step.launched, step.ended, self.clock(), num_tokens, num_new, *step.load)
         self.num_steps += 1

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import partial
-from itertools import cycle
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,13 +25,12 @@ from .kv_pool import KVPool
 from .logit_changes import LogitChanges, changed_rows, read_last_tokens
 from .logprobs import StepLogprobs, prompt_logprobs, step_logprobs
 from .sampler import Sampler
-from .step import Step, StepTokens, not_finite
+from .step import HostMemory, Step, StepTokens, not_finite
 from .whole_step import WholeStep, whole_step_of
 
 if TYPE_CHECKING:
     from .fused_step import FusedStep
 
-HostMemory = tuple[Tensor, torch.cuda.Event | None]  # of a step's tokens, and the event that they are there
 Where = tuple[Tensor, Tensor, Tensor, Tensor]  # slot_mapping, query_start, context_lens, block_tables
 
 
@@ -65,7 +62,7 @@ class Runner:
         self.attended = torch.empty(max_num_tokens, c.num_heads, c.head_dim, dtype=model.dtype, device=model.device)
         self.whole = None if enforce_eager else self.whole_step()
         self.fused = self.fused_step()
-        self.host_memories = host_memories(max_num_rows, model.device, 1 + overlap)
+        self.memories_read: list[HostMemory] = []  # free for the tokens of another step
         self.sampler = Sampler(max_num_rows, c.vocab_size, model.device, 1 + overlap)
         self.logit_changes = LogitChanges(c.eos_token_ids)
         has_graphs = model.device.type == "cuda" and not enforce_eager
@@ -135,6 +132,7 @@ class Runner:
         """Return the token of each of step.rows, NO_TOKEN for logits that are not finite. Raises the step's errors."""
         tokens = step.future.result()
         token_ids = tokens.read()
+        self.memories_read.append(tokens.memory)
         if tokens.logprobs:
             tokens.logprobs.report()
         self.last = None if step is self.last else self.last
@@ -202,7 +200,7 @@ class Runner:
             tokens = tokens[:num_rows]
             if not step.takes_likeliest:
                 tokens, logprobs = self.choose(step, batch, logits[:num_rows], tokens, fed_by)
-            return copied_to_host(tokens, logprobs, next(self.host_memories))
+            return copied_to_host(tokens, logprobs, self.host_memory())
 
     def receive(self, batch: Batch, copies: dict[int, int], tokens: Tensor | None = None) -> None:
         """Copy blocks, then upload the inputs. tokens: those of the step before, where the batch needs them."""
@@ -232,6 +230,12 @@ class Runner:
             logits, tokens = self.logit_changes(logits, tokens, changed)
         tokens = self.sampler(logits, tokens, seqs, self.row_lengths(step, batch))
         return tokens, step_logprobs(own, tokens, seqs) if asked else None
+
+    def host_memory(self) -> HostMemory:
+        """Return memory for a step's tokens: what a step before has left, and a new one if all hold unread tokens."""
+        if self.memories_read:
+            return self.memories_read.pop()
+        return HostMemory.of(len(self.inputs.device["sample_rows"]), self.model.device)
 
     def row_lengths(self, step: Step, batch: Batch) -> np.ndarray:
         """Return how long the text before each chosen token is, [R] or more."""
@@ -273,20 +277,12 @@ class Runner:
         return partial(paged_attend, attention, self.pool, where, self.attended[: len(batch.token_ids)])
 
 
-def host_memories(max_num_rows: int, device: torch.device, num_steps: int) -> Iterator[HostMemory]:
-    """Return memories on the host for the tokens of num_steps steps in flight, in turn: they are made once."""
-    on_gpu = device.type == "cuda"
-    memories = [torch.empty(max_num_rows, dtype=torch.int64, pin_memory=on_gpu) for _ in range(num_steps)]
-    return cycle([(memory, torch.cuda.Event() if on_gpu else None) for memory in memories])
-
-
 def copied_to_host(tokens: Tensor, logprobs: StepLogprobs | None, memory: HostMemory) -> StepTokens:
     """Start to copy tokens [R] to the host, immediately: the next replay of a graph writes to their memory."""
-    on_host, is_copied = memory[0][: len(tokens)], memory[1]
-    on_host.copy_(tokens, non_blocking=True)
-    if is_copied:
-        is_copied.record()
-    return StepTokens(tokens, on_host, is_copied, logprobs)
+    memory.tokens[: len(tokens)].copy_(tokens, non_blocking=True)
+    if memory.is_copied:
+        memory.is_copied.record()
+    return StepTokens(tokens, memory, logprobs)
 
 
 def paged_attend(

@@ -120,20 +120,32 @@ def not_finite(seq: Sequence) -> str:
     return f"logits must be finite to sample from them, sequence {seq.seq_id} has NaN or infinity"
 
 
+class HostMemory(NamedTuple):
+    """Memory on the host for the tokens of any step. is_copied: the event that they are there, None for at once."""
+
+    tokens: Tensor
+    is_copied: torch.cuda.Event | None
+
+    @classmethod
+    def of(cls, num_rows: int, device: torch.device) -> HostMemory:
+        on_gpu = device.type == "cuda"
+        tokens = torch.empty(num_rows, dtype=torch.int64, pin_memory=on_gpu)
+        return cls(tokens, torch.cuda.Event() if on_gpu else None)
+
+
 @dataclass(frozen=True, slots=True)
 class StepTokens:
-    """The tokens of a step, [R]: on_device for the next step, on_host once is_copied was waited for (None: at once).
+    """The tokens of a step, [R]: on_device for the next step, and soon in memory on the host.
 
     logprobs: log-probabilities where a request asked for them.
     """
 
     on_device: Tensor
-    on_host: Tensor
-    is_copied: torch.cuda.Event | None
+    memory: HostMemory
     logprobs: StepLogprobs | None
 
     def read(self) -> list[int]:
         """Return the tokens, once they are on the host."""
-        if self.is_copied:
-            self.is_copied.synchronize()
-        return self.on_host.tolist()
+        if self.memory.is_copied:
+            self.memory.is_copied.synchronize()
+        return self.memory.tokens[: len(self.on_device)].tolist()

@@ -233,18 +233,18 @@ def test_results_that_the_next_replay_overwrites_are_read_before(small: GPT2):
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True])
-def test_tokens_come_to_memory_of_their_step_that_no_step_has_to_make(small: GPT2, async_scheduling):
+def test_tokens_come_to_memory_that_is_made_once_for_each_step_in_flight(small: GPT2, async_scheduling):
     engine = engine_of(small, requests(small), async_scheduling=async_scheduling)
     wait, memories = engine.runner.wait, []
 
     def noted(step):
         tokens = wait(step)
-        memories.append(step.future.result().on_host.data_ptr())
+        memories.append(step.future.result().memory.tokens.data_ptr())
         return tokens
 
     engine.runner.wait = noted
     list(drive(engine))
-    assert len(set(memories)) == engine.depth and memories[engine.depth :] == memories[: -engine.depth]
+    assert 1 <= len(set(memories)) <= engine.depth < len(memories)
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True])
