@@ -124,7 +124,7 @@ def test_what_is_timed_of_an_engine_that_launches_ahead(small, vocab, ahead):
 
 @pytest.mark.parametrize("places", [1, 2, 5])
 def test_an_engine_that_launches_ahead_gives_the_tokens_of_steps_in_turn(small, vocab, places, request):
-    """A request stops inside, while its next step is in flight: that surplus token belongs to no request and no prompt."""
+    """A request stops inside, while its next step is in flight: the surplus token is no request's and no prompt's."""
     greedy = words(vocab_size=vocab, max_tokens=6, ignore_eos=True)
     stop = serve(EngineStage, small, greedy)[0].seqs[2].output_ids[1]
     work = words(vocab_size=vocab, max_tokens=6, ignore_eos=True, stop_token_ids=(stop,))
