@@ -68,18 +68,19 @@ class EngineMetrics(Feature):
         step.load = len(self._scheduler.running), self._scheduler.num_waiting
 
     def after_tokens(self, step: Step, done: list[Sequence]) -> None:
-        times = [self.live.get(seq.seq_id) for seq in step.seqs]  # None: it had ended, and its token is surplus
-        num_tokens = sum(n for n, own in zip(step.num_new, times, strict=False) if own)  # a stage's has no num_new
-        num_new = sum(step.num_given)
+        num_tokens, num_new = sum(step.num_new), sum(step.num_given)
+        if not all(step.num_given):  # tokens of sequences that had ended are surplus
+            pairs = zip(step.seqs, step.num_new, strict=False)  # of a stage's step num_new is not known
+            num_tokens -= sum(n for seq, n in pairs if seq.seq_id not in self.live)
         record = StepRecord(step.scheduled, step.launched, step.ended, self.clock(), num_tokens, num_new, *step.load)
         self.num_steps += 1
         self.num_tokens += num_tokens
         self.num_new_tokens += num_new
         self._num_gifts += sum(map(bool, step.num_given))
         self.history.append(record)
-        for seq, own, n in zip(step.seqs, times, step.num_given, strict=True):
-            if own:
-                own.add(record, n, bool(seq.finish_reason))
+        for seq, n in zip(step.seqs, step.num_given, strict=True):
+            if times := self.live.get(seq.seq_id):
+                times.add(record, n, bool(seq.finish_reason))
                 if seq.finish_reason:
                     del self.live[seq.seq_id]
 
