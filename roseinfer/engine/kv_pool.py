@@ -9,6 +9,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from roseinfer.graphs.upload import uploaded
 from roseinfer.models import Model
 
 
@@ -31,7 +32,7 @@ class KVPool:
 
     def copy_blocks(self, copies: dict[int, int]) -> None:
         """Copy blocks in all layers, {block: block to copy}. Every block is read before any is written."""
-        to, source = torch.tensor([list(copies), list(copies.values())], device=self.memory.device)
+        to, source = uploaded([list(copies), list(copies.values())], self.memory.device)
         self.memory[:, :, to] = self.memory[:, :, source]
 
 

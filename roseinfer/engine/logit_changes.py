@@ -1,14 +1,14 @@
 """Changes to logits that requests ask for: masks, biases, penalties, functions. For other rows nothing is computed.
 
 They depend on a request's own text. With asynchronous scheduling the last token of that text may not be read yet when a
-step is launched. It is an input of the step, so the step reads it when its logits are there: a step with such rows
-waits for the device once, and a step without them never does.
+step is launched. The step before makes it, so the host waits for that one, while the device goes on with this one. For
+a step without such rows it never waits.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from math import log
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from roseinfer.graphs.upload import uploaded
 from roseinfer.sampling import NO_TOKEN, finite, finite_temperature
 from roseinfer.sampling_params import LogitsProcessor, SamplingParams
 from roseinfer.sequence import Sequence
@@ -94,13 +95,16 @@ def changed_rows(rows: list[Sequence], drafts: Mapping[int, list[int]], lengths:
     return changed
 
 
-def read_last_tokens(changed: list[ChangedRow], inputs: Tensor, sample_rows: Tensor) -> None:
-    """Complete the texts whose last token another step has made. inputs [N] and sample_rows [R] are the batch's."""
+def read_last_tokens(changed: list[ChangedRow], read: Callable[[], list[int]], sources: np.ndarray) -> None:
+    """Complete the texts whose last token the step before makes.
+
+    read: waits for that step and returns its tokens. sources [R]: which of them is the last one of each row's text.
+    """
     unread = [each for each in changed if each.length > len(each.token_ids) and each.reads_text]
     if unread:
-        last = inputs[sample_rows[[each.row for each in unread]]].tolist()
-        for each, token in zip(unread, last, strict=True):
-            each.token_ids.append(token)
+        tokens = read()
+        for each in unread:
+            each.token_ids.append(max(0, tokens[sources[each.row]]))  # NO_TOKEN: its sequence is going to end
 
 
 class LogitChanges:
@@ -116,7 +120,7 @@ class LogitChanges:
         whose function raises.
         """
         logits = logits.float()
-        rows = torch.tensor([each.row for each in changed], device=logits.device)
+        rows = uploaded([each.row for each in changed], logits.device)
         own, model_tokens = logits[rows], tokens[rows]
         for each, token in zip(changed, model_tokens, strict=True):
             each.model_token = token
@@ -155,7 +159,7 @@ class LogitChanges:
 
 def keep_only(row: Tensor, token_ids: Iterable[int]) -> None:
     """Set all logits of a row [V] to -inf, except those of token_ids."""
-    ids = torch.tensor([*token_ids], device=row.device)
+    ids = uploaded([*token_ids], row.device)
     kept = row[ids]
     row.fill_(NEVER)
     row[ids] = kept
@@ -165,8 +169,8 @@ def add(logits: Tensor, entries: Iterable[Entry]) -> None:
     """Add each entry's number to its logit, in place."""
     if entries := [entry for entry in entries if entry[1] < logits.size(-1)]:
         rows, ids, values = zip(*entries, strict=True)
-        at = torch.tensor([rows, ids], device=logits.device)
-        numbers = torch.tensor(values, dtype=logits.dtype, device=logits.device)  # of integers alone, too
+        at = uploaded([rows, ids], logits.device)
+        numbers = uploaded(values, logits.device, logits.dtype)  # of integers alone, too
         logits.index_put_((at[0], at[1]), numbers, accumulate=True)
 
 
@@ -176,11 +180,11 @@ def penalise_repetition(logits: Tensor, changed: list[ChangedRow]) -> None:
     if not penalised:
         return
     ids = [np.unique(each.token_ids) for _, each in penalised]
-    counts = torch.tensor([len(own) for own in ids])
-    rows = torch.tensor([i for i, _ in penalised]).repeat_interleave(counts).to(logits.device)
-    factors = torch.tensor([finite(each.params.repetition_penalty) for _, each in penalised], dtype=torch.float32)
-    factors = factors.repeat_interleave(counts).to(logits.device)
-    at = rows, torch.from_numpy(np.concatenate(ids)).to(logits.device)
+    counts = [len(own) for own in ids]
+    rows = np.repeat([i for i, _ in penalised], counts)
+    own_factors = [finite(each.params.repetition_penalty) for _, each in penalised]
+    factors = uploaded(np.repeat(own_factors, counts), logits.device, torch.float32)
+    at = uploaded(rows, logits.device), uploaded(np.concatenate(ids), logits.device)
     values = logits[at]
     # A factor near 0, or a very large one, must make no infinity of a logit; one that is banned already stays so.
     limits = torch.finfo(logits.dtype)
@@ -202,7 +206,7 @@ def apply_min_p(logits: Tensor, params: list[SamplingParams]) -> None:
     # p < min_p x largest p, as logits: l / T < largest l / T + log(min_p). A greedy row has no use for it.
     gaps = [log(finite(p.min_p)) * finite_temperature(p) if p.min_p and p.temperature else NEVER for p in params]
     if any(gap != NEVER for gap in gaps):
-        limits = logits.amax(dim=-1) + torch.tensor(gaps, dtype=torch.float32, device=logits.device)
+        limits = logits.amax(dim=-1) + uploaded(gaps, logits.device, torch.float32)
         logits.masked_fill_(logits < limits[:, None], NEVER)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from roseinfer.graphs.upload import uploaded
 from roseinfer.models import Model
 from roseinfer.sampling import NO_TOKEN
 from roseinfer.sequence import Logprob, Sequence
@@ -16,7 +17,7 @@ PROMPT_ROWS = 256  # of a prompt's logits at a time: all of a long one's may not
 
 @dataclass(frozen=True, slots=True)
 class StepLogprobs:
-    """Log-probabilities of the tokens that one step chose, on the device, a row for each of seqs.
+    """Log-probabilities of the tokens that one step chose, a row for each of seqs, on the host as soon as these are.
 
     ids, values [R, 1 + K]: the chosen token, then the K likeliest ones. ranks [R]: the rank of the chosen token.
     """
@@ -27,9 +28,10 @@ class StepLogprobs:
     ranks: Tensor
 
     def report(self) -> None:
-        """Write the log-probabilities to the sequences, for the tokens that each is about to get. Waits for the device.
+        """Write the log-probabilities to the sequences, for the tokens that each is about to get.
 
-        With drafts a sequence has several rows, one after another; the scheduler drops those of rejected tokens.
+        Call it once the step's tokens are on the host. With drafts a sequence has several rows, one after another; the
+        scheduler drops those of rejected tokens.
         """
         before, at = None, 0
         rows = self.ids.tolist(), self.values.tolist(), self.ranks.tolist()
@@ -49,10 +51,12 @@ def step_logprobs(logits: Tensor, tokens: Tensor, seqs: list[Sequence]) -> StepL
 
     The logits are the model's, before all changes, temperature and filters. At least one of seqs asks for them.
     """
-    rows = [row for row, seq in enumerate(seqs) if seq.params.logprobs is not None]
-    asking = [seqs[row] for row in rows]
+    asking = [seq for seq in seqs if seq.params.logprobs is not None]
+    rows = uploaded([row for row, seq in enumerate(seqs) if seq.params.logprobs is not None], logits.device)
     most = max(seq.params.logprobs or 0 for seq in asking)
-    return StepLogprobs(asking, *chosen_and_likeliest(logits[rows], tokens[rows], most))
+    found = chosen_and_likeliest(logits[rows], tokens[rows], most)
+    # Copied now: later, the copy would wait in the stream for the step that is launched next.
+    return StepLogprobs(asking, *(x.to("cpu", non_blocking=True) for x in found))
 
 
 def chosen_and_likeliest(logits: Tensor, chosen: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -69,6 +69,9 @@ class EngineMetrics(Feature):
 
     def after_tokens(self, step: Step, done: list[Sequence]) -> None:
         num_tokens, num_new = sum(step.num_new), sum(step.num_given)
+        if not all(step.num_given):  # tokens of sequences that had ended are surplus
+            pairs = zip(step.seqs, step.num_new, strict=False)  # of a stage's step num_new is not known
+            num_tokens -= sum(n for seq, n in pairs if seq.seq_id not in self.live)
         record = StepRecord(step.scheduled, step.launched, step.ended, self.clock(), num_tokens, num_new, *step.load)
         self.num_steps += 1
         self.num_tokens += num_tokens

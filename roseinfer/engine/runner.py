@@ -24,7 +24,7 @@ from .kv_pool import KVPool
 from .logit_changes import LogitChanges, changed_rows, read_last_tokens
 from .logprobs import StepLogprobs, prompt_logprobs, step_logprobs
 from .sampler import Sampler
-from .step import Step, StepTokens, not_finite
+from .step import HostMemory, Step, StepTokens, not_finite
 from .step_graphs import Compute, StepGraphs
 from .whole_step import WholeStep, whole_step_of
 
@@ -62,7 +62,8 @@ class Runner:
         self.attended = torch.empty(max_num_tokens, c.num_heads, c.head_dim, dtype=model.dtype, device=model.device)
         self.whole = None if enforce_eager else self.whole_step()
         self.fused = self.fused_step()
-        self.sampler = Sampler(max_num_rows, c.vocab_size, model.device)
+        self.memories_read: list[HostMemory] = []  # free for the tokens of another step
+        self.sampler = Sampler(max_num_rows, c.vocab_size, model.device, 1 + overlap)
         self.logit_changes = LogitChanges(c.eos_token_ids)
         has_graphs = model.device.type == "cuda" and not enforce_eager
         self.graphs = StepGraphs(self.compute, self.inputs, blocks, model.device) if has_graphs else None
@@ -114,11 +115,11 @@ class Runner:
         compute = self.graphs.run if self.graphs else self.compute
         try:
             if self.thread:
-                work = partial(self.work, step, batch, compute)
+                work = partial(self.work, step, batch, last, compute)
                 step.future = self.thread.launch(work, len(batch.token_ids))
             else:
                 step.future = Future()
-                step.future.set_result(self.work(step, batch, compute))
+                step.future.set_result(self.work(step, batch, last, compute))
         except BaseException:
             pool_blocks.copy_first(step.copies)  # the step is not in flight: the next one makes them
             raise
@@ -130,14 +131,14 @@ class Runner:
     def wait(self, step: Step) -> list[int]:
         """Return the token of each of step.rows, NO_TOKEN for logits that are not finite. Raises the step's errors."""
         tokens = step.future.result()
-        if tokens.is_copied:
-            tokens.is_copied.synchronize()
+        token_ids = tokens.read()
+        self.memories_read.append(tokens.memory)
         if tokens.logprobs:
             tokens.logprobs.report()
         self.last = None if step is self.last else self.last
         for seq, n in zip(step.seqs, step.num_new, strict=True):
             seq.num_in_flight -= n
-        return tokens.on_host.tolist()
+        return token_ids
 
     def drop(self, step: Step) -> None:
         """Wait for the device, then discard a step and all later ones, which can then be made again."""
@@ -169,8 +170,8 @@ class Runner:
     # The device's part of a step
 
     @torch.inference_mode()  # here, not on a function made in each step: to decorate one takes the host longer
-    def work(self, step: Step, batch: Batch, compute: Compute) -> StepTokens:
-        """Compute a step on the device.
+    def work(self, step: Step, batch: Batch, last: Step | None, compute: Compute) -> StepTokens:
+        """Compute a step on the device. last: the step before, if it was in flight when this one was launched.
 
         If the step before has failed, this one may compute from tokens that no step chose. No harm is done: the engine
         drops it, and the step that takes its place writes K and V to the same slots before it reads them.
@@ -185,9 +186,10 @@ class Runner:
             num_rows, logprobs = len(step.rows), None
             tokens = tokens[:num_rows]
             if not step.takes_likeliest:
-                tokens, logprobs = self.choose(step, batch, logits[:num_rows], tokens)
+                fed_by = last if batch.num_fed else None
+                tokens, logprobs = self.choose(step, batch, logits[:num_rows], tokens, fed_by)
                 batch.last_tokens[:num_rows] = tokens
-            return copied_to_host(tokens, logprobs)
+            return copied_to_host(tokens, logprobs, self.host_memory())
 
     def receive(self, batch: Batch, copies: dict[int, int]) -> None:
         """Copy blocks, then upload the inputs."""
@@ -196,17 +198,29 @@ class Runner:
         copies.clear()
         self.inputs.upload(batch.host)
 
-    def choose(self, step: Step, batch: Batch, logits: Tensor, tokens: Tensor) -> tuple[Tensor, StepLogprobs | None]:
-        """Return the tokens [R] as each row's request wants them, from logits [R, V] and the likeliest tokens [R]."""
+    def choose(
+        self, step: Step, batch: Batch, logits: Tensor, tokens: Tensor, fed_by: Step | None
+    ) -> tuple[Tensor, StepLogprobs | None]:
+        """Return the tokens [R] as each row's request wants them, from logits [R, V] and the likeliest tokens [R].
+
+        fed_by: the step that makes tokens which this one computes, None where all are known.
+        """
         seqs, changed = step.rows, step.changed
         asked = any(seq.params.logprobs is not None for seq in seqs)
         own = logits  # the model's own, which log-probabilities are of
         if changed:
             own = logits.clone() if asked else logits
-            read_last_tokens(changed, batch.token_ids, batch.sample_rows)
+            if fed_by:
+                read_last_tokens(changed, fed_by.future.result().read, self.inputs.hosts[batch.host]["sources"])
             logits, tokens = self.logit_changes(logits, tokens, changed)
         tokens = self.sampler(logits, tokens, seqs, self.row_lengths(step, batch))
         return tokens, step_logprobs(own, tokens, seqs) if asked else None
+
+    def host_memory(self) -> HostMemory:
+        """Return memory for a step's tokens: what a step before has left, and a new one if all hold unread tokens."""
+        if self.memories_read:
+            return self.memories_read.pop()
+        return HostMemory.of(len(self.inputs.device["sample_rows"]), self.model.device)
 
     def row_lengths(self, step: Step, batch: Batch) -> np.ndarray:
         """Return how long the text before each chosen token is, [R] or more."""
@@ -257,14 +271,12 @@ class Runner:
         return partial(paged_attend, attention, self.pool, where, out)
 
 
-def copied_to_host(tokens: Tensor, logprobs: StepLogprobs | None) -> StepTokens:
+def copied_to_host(tokens: Tensor, logprobs: StepLogprobs | None, memory: HostMemory) -> StepTokens:
     """Start to copy tokens [R] to the host, immediately: the next replay of a graph writes to their memory."""
-    on_host = torch.empty(len(tokens), dtype=tokens.dtype, pin_memory=tokens.is_cuda)
-    on_host.copy_(tokens, non_blocking=True)
-    is_copied = torch.cuda.Event() if tokens.is_cuda else None
-    if is_copied:
-        is_copied.record()
-    return StepTokens(on_host, is_copied, logprobs)
+    memory.tokens[: len(tokens)].copy_(tokens, non_blocking=True)
+    if memory.is_copied:
+        memory.is_copied.record()
+    return StepTokens(len(tokens), memory, logprobs)
 
 
 def take_last_tokens(batch: Batch) -> None:

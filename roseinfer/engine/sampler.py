@@ -26,12 +26,12 @@ def sampler_shapes(max_num_rows: int) -> Shapes:
 class Sampler:
     """Samples up to max_num_rows rows. Greedy rows keep the tokens that the step has chosen; others are drawn here.
 
-    Rows with a seed get the tokens that roseinfer.sampling.sample gives them.
+    Rows with a seed get the tokens that roseinfer.sampling.sample gives them. num_hosts: as InputBuffers takes it.
     """
 
-    def __init__(self, max_num_rows: int, vocab_size: int, device: torch.device) -> None:
+    def __init__(self, max_num_rows: int, vocab_size: int, device: torch.device, num_hosts: int = 1) -> None:
         self.vocab_size, self.device = vocab_size, device
-        self.inputs = InputBuffers(sampler_shapes(max_num_rows), device)
+        self.inputs = InputBuffers(sampler_shapes(max_num_rows), device, num_hosts)
 
     def __call__(
         self, logits: Tensor, tokens: Tensor, seqs: list[Sequence], lengths: np.ndarray | None = None

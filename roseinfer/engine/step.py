@@ -25,8 +25,9 @@ class StepRecord(NamedTuple):
     scheduled: when the scheduler began to put the step together. inference_begin: when it was handed over to be run.
     inference_end: when its tokens were on the host. finish: when its sequences had them.
 
-    num_tokens: how many it computed. num_new_tokens: how many its sequences got. num_running, num_waiting: how many
-    sequences ran and waited as it was put together. What is not known of another engine's step is NaN, or 0.
+    num_tokens: how many it computed, without surplus ones, of sequences that had ended by then. num_new_tokens: how
+    many its sequences got. num_running, num_waiting: how many sequences ran and waited as it was put together. What is
+    not known of another engine's step is NaN, or 0.
     """
 
     scheduled: float = nan
@@ -114,13 +115,32 @@ def not_finite(seq: Sequence) -> str:
     return f"logits must be finite to sample from them, sequence {seq.seq_id} has NaN or infinity"
 
 
+class HostMemory(NamedTuple):
+    """Memory on the host for the tokens of any step. is_copied: the event that they are there, None for at once."""
+
+    tokens: Tensor
+    is_copied: torch.cuda.Event | None
+
+    @classmethod
+    def of(cls, num_rows: int, device: torch.device) -> HostMemory:
+        on_gpu = device.type == "cuda"
+        tokens = torch.empty(num_rows, dtype=torch.int64, pin_memory=on_gpu)
+        return cls(tokens, torch.cuda.Event() if on_gpu else None)
+
+
 @dataclass(frozen=True, slots=True)
 class StepTokens:
-    """The tokens of a step, [R]: on_host once is_copied was waited for (None: at once).
+    """The tokens of a step, [R], soon in memory on the host.
 
     logprobs: log-probabilities where a request asked for them.
     """
 
-    on_host: Tensor
-    is_copied: torch.cuda.Event | None
+    num_rows: int
+    memory: HostMemory
     logprobs: StepLogprobs | None
+
+    def read(self) -> list[int]:
+        """Return the tokens, once they are on the host."""
+        if self.memory.is_copied:
+            self.memory.is_copied.synchronize()
+        return self.memory.tokens[: self.num_rows].tolist()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import torch
 from tokenizers import Tokenizer
 from torch import Tensor
+
+from roseinfer.graphs.upload import uploaded
 
 from .encoding import encode
 
@@ -22,7 +23,7 @@ class BadWords:
     def __call__(self, output_ids: list[int], logits: Tensor) -> Tensor:
         banned = [word[-1] for word in self.words if ends_with(output_ids, word[:-1])]
         if banned:
-            logits[torch.tensor(banned, device=logits.device)] = float("-inf")
+            logits.index_fill_(0, uploaded(banned, logits.device), float("-inf"))
         return logits
 
 

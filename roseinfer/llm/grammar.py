@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from roseinfer.graphs.upload import uploaded
 from roseinfer.structured_outputs import StructuredOutputsParams
 
 from .grammar_compile import compile_grammar, reason_of
@@ -40,7 +40,7 @@ class Grammar:
         self._begin()
 
     def __call__(self, output_ids: list[int], logits: Tensor) -> Tensor:
-        allowed = torch.from_numpy(self._allowed(output_ids)[: len(logits)]).to(logits.device)
+        allowed = uploaded(self._allowed(output_ids)[: len(logits)], logits.device)
         return logits.masked_fill(~allowed, float("-inf"))
 
     def leaves_only(self, output_ids: list[int], tokens: set[int]) -> bool:

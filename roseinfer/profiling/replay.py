@@ -18,7 +18,7 @@ from roseinfer.graphs.host_waits import BelowDispatch, why_host_waits
 from roseinfer.graphs.operation import OperationMode, name_of
 from roseinfer.graphs.tensors import address_of, memory_of
 
-FROM_PYTHON = "aten::lift_fresh"
+FROM_PYTHON = ("aten::lift_fresh", "uploaded")
 
 
 @dataclass
@@ -42,12 +42,12 @@ class _CallRecorder(OperationMode):
         self.record.ops.append((name, tuple(map(self._described, leaves))))
         if why := why_host_waits(func, args):
             self.record.violations.append(f"{name}: {why}")
-        if name == FROM_PYTHON:
-            self.record.violations.append(f"{name}: a tensor is made of Python's values {tuple(leaves[0].shape)}")
+        result = func(*args, **kwargs)
+        if name in FROM_PYTHON:
+            self.record.violations.append(f"{name}: a tensor is made of Python's values {tuple(result.shape)}")
         elif outside := [x for x in leaves if isinstance(x, Tensor) and self._comes_from_outside(x)]:
             shapes = ", ".join(str(list(x.shape)) for x in outside)
             self.record.violations.append(f"{name}: reads a tensor {shapes} that is no weight, pool or input buffer")
-        result = func(*args, **kwargs)
         for x in tree_leaves(result):
             if isinstance(x, Tensor) and memory_of(x) not in self.persistent:
                 self.made[memory_of(x)] = x

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
+from importlib import import_module
 
 import pytest
 
 from roseinfer.bench.scheduler import ServerRun, Workload, serve, summarize, words_as_tokens
 from roseinfer.engine.as_stage import EngineStage
+from roseinfer.engine.engine import Engine
 from roseinfer.reference import reference_generate
 from roseinfer.sequence import SamplingParams
 from stages import BlockTableCache, SelectAppend
@@ -100,6 +103,42 @@ def test_what_is_timed_of_the_engine(small, vocab):
     assert (run.decode_seconds, run.total_seconds) == (4 * 3, 3 + 2 * 3 + 4 * 3)
 
 
+@pytest.fixture
+def ahead(monkeypatch):
+    """Let the engine launch the next step before it reads the tokens of this one, as it does on a GPU."""
+    monkeypatch.setattr(import_module(Workload.__module__), "Engine", partial(Engine, async_scheduling=True))
+
+
+def test_what_is_timed_of_an_engine_that_launches_ahead(small, vocab, ahead):
+    """Each tick of the wall counts for one step alone, from the first scheduling to the last token."""
+    work = words(("a", "b", "c"), vocab, max_tokens=3, ignore_eos=True)
+    run, _ = serve(EngineStage, small, work, max_batch_size=2, clock=ticks())
+    # Of {a, b}: 7-8 and 9-10 launch two steps, 11-12 end the first; 13-14, 15-16; at 17 nothing is left to launch,
+    # 18-19. Of c: 20-21 and 22-23 launch two steps, 24-25 end the first; 26-27, 28-29; 30, 31-32.
+    assert stamps(run) == [(7, 12, 19), (7, 12, 19), (20, 25, 32)]
+    assert [*run.step_seconds.values()] == [12 - 7, 16 - 12, 19 - 16, 25 - 20, 29 - 25, 32 - 29]
+    assert (run.decode_seconds, run.total_seconds) == (4 + 3 + 4 + 3, 3 + (19 - 7) + (32 - 20))
+    assert [step["seconds"] for step in run.to_dict()["steps"]] == [5, 4, 3, 5, 4, 3]
+    assert run.ttft == [6, 6, 6] and run.tpot == [3.5, 3.5, 3.5] and run.latency == [13, 13, 13]
+
+
+@pytest.mark.parametrize("places", [1, 2, 5])
+def test_an_engine_that_launches_ahead_gives_the_tokens_of_steps_in_turn(small, vocab, places, request):
+    """A request stops inside, while its next step is in flight: the surplus token is no request's and no prompt's."""
+    greedy = words(vocab_size=vocab, max_tokens=6, ignore_eos=True)
+    stop = serve(EngineStage, small, greedy)[0].seqs[2].output_ids[1]
+    work = words(vocab_size=vocab, max_tokens=6, ignore_eos=True, stop_token_ids=(stop,))
+    in_turn, _ = serve(EngineStage, small, work, places)
+    request.getfixturevalue("ahead")
+    run, _ = serve(EngineStage, small, work, places)
+    assert [seq.output_ids for seq in run.seqs] == [seq.output_ids for seq in in_turn.seqs]
+    assert {seq.finish_reason for seq in run.seqs} == {"stop", "length"}
+    assert sum(prompt_tokens(run)) == sum(prompt_tokens(in_turn)) == run.prompt_tokens
+    assert sum(map(len, run.context_lens.values())) == run.completion_tokens - len(PROMPTS)
+    wall = run.steps[-1].finish - run.steps[0].scheduled
+    assert sum(run.step_seconds.values()) <= wall < sum(step.finish - step.scheduled for step in run.steps)
+
+
 def test_tokenizing_before_the_run_takes_no_time(small, vocab):
     work = Workload(("a", "b"), words_as_tokens(vocab), SamplingParams(max_tokens=2, ignore_eos=True), pretok=True)
     run, _ = serve(SelectAppend, small, work, clock=ticks())
@@ -151,6 +190,13 @@ def test_a_profile_has_three_steps_and_its_run_goes_on(small, vocab):
     run, trace = serve(SelectAppend, small, work, max_batch_size=5, profile=True)
     assert trace.count("roseinfer.decode_step_sessions.total") == 3
     assert trace.metadata["warmup"] == 2
+    assert [len(lens) for lens in run.decode_steps.values()] == [5] * 8
+
+
+def test_a_profile_of_an_engine_that_launches_ahead_has_three_steps_too(small, vocab, ahead):
+    work = words(vocab_size=vocab, max_tokens=9, ignore_eos=True)
+    run, trace = serve(EngineStage, small, work, max_batch_size=5, profile=True)
+    assert trace.count("roseinfer.engine.commit") == trace.count("roseinfer.engine.schedule") == 3
     assert [len(lens) for lens in run.decode_steps.values()] == [5] * 8
 
 

@@ -98,6 +98,7 @@ def test_a_surplus_token_is_computed_and_neither_given_nor_kept(small: GPT2, sto
         outputs = run(engine, [stops, goes_on])
         length = ids.index(ids[stop]) + 1  # where that token comes first
         assert outputs[0] == ids[:length] and engine.metrics.num_new_tokens == length + 14
+        assert engine.metrics.num_tokens == len(stops) - 1 + len(goes_on) - 1
         texts = [stops.token_ids[i : i + 4] for i in range(0, 4 * ((len(stops) - 1) // 4), 4)]
         kept = [entry.token_ids for entry in engine.blocks.prefix_cache.entries.values()]
         others = [goes_on.token_ids[i : i + 4] for i in range(0, len(goes_on), 4)]
@@ -229,6 +230,28 @@ def test_results_that_the_next_replay_overwrites_are_read_before(small: GPT2):
     run(engine, seqs)
     assert_right(small, seqs)
     assert {size.num_seqs for size in graphs.graphs if size.is_decode} == {1, 2, 4}
+
+
+@pytest.mark.parametrize("async_scheduling", [False, True])
+def test_tokens_come_to_memory_that_is_made_once_for_each_step_in_flight(small: GPT2, async_scheduling):
+    engine = engine_of(small, requests(small), async_scheduling=async_scheduling)
+    wait, memories = engine.runner.wait, []
+
+    def noted(step):
+        tokens = wait(step)
+        memories.append(step.future.result().memory.tokens.data_ptr())
+        return tokens
+
+    engine.runner.wait = noted
+    list(drive(engine))
+    assert 1 <= len(set(memories)) <= engine.depth < len(memories)
+
+
+@pytest.mark.parametrize("async_scheduling", [False, True])
+def test_inputs_of_steps_and_of_draws_have_a_memory_for_each_step_in_flight(small: GPT2, async_scheduling):
+    """To write to one whose copy is still under way, the host would have to wait for the step before."""
+    engine = engine_of(small, async_scheduling=async_scheduling)
+    assert len(engine.runner.inputs.hosts) == len(engine.runner.sampler.inputs.hosts) == engine.depth
 
 
 # What goes wrong

@@ -6,7 +6,6 @@ from collections import Counter
 
 from roseinfer.bench.scheduler import Stat, summarize
 from roseinfer.bench.scheduler.figures import FIGURES
-from roseinfer.bench.scheduler.serve import step_seconds
 from roseinfer.bench.table_steps import AWAY, EDGE, compare_builds
 from roseinfer.blocks import BLOCK_SIZE
 from roseinfer.models.load import shape_of
@@ -47,9 +46,7 @@ def summary(m: Measured) -> Values:
         "facts": facts,
         "times": times_beside(theirs, ours, summary_floors(m)),
         "changes": changes(stats),
-        "samples": {
-            when: [[step_seconds(step) for step in run.decode_steps] for run in runs] for when, runs in m.runs.items()
-        },
+        "samples": {when: [run.decode_step_seconds for run in runs] for when, runs in m.runs.items()},
     }
 
 

@@ -13,7 +13,9 @@ FIGURES = {
     "Elapsed (prefill/add)": "tokenizing (none with --pretok), and the steps that compute prompts. The posts prefill "
     "each request as it is added, and so does a stage; the engine computes prompts together, as many as a step takes",
     "Elapsed (decode/run)": "the other steps, scheduling and sampling included; also printed as `Decode time`. The "
-    "posts' figure also holds turning all tokens into text at the end; here nothing is turned into text",
+    "posts' figure also holds turning all tokens into text at the end; here nothing is turned into text. On a GPU the "
+    "engine launches a step before it reads the tokens of the last one: such a step counts from the last one's end, so "
+    "no time counts twice",
     "Elapsed (total)": "both together; also printed as `Total time`",
     "Prompt tokens": "tokens of all prompts",
     "Completion tokens": "tokens that were generated, counted as they were made. The posts turn them into text and "
@@ -25,7 +27,8 @@ FIGURES = {
     "token of each request; as in the posts",
     "Throughput(completion,total)": "completion tokens over the total time",
     "TTFT": "from the beginning of a request's first step to its first token, and its tokenizing. The queue is left "
-    "out, so this is no time to first token under load; as in the posts, where no request queues",
+    "out, so this is no time to first token under load; as in the posts, where no request queues. On a GPU the engine "
+    "launches that step while another one still runs, and the rest of that one counts, too",
     "TPOT": "from a request's first token to its last, over the tokens after the first. It holds the prefills of the "
     "requests that join later; as in the posts, where with more requests than --max-batch-size it holds the steps of "
     "the others as well: there all take turns, and here a request keeps its place",

@@ -10,6 +10,7 @@ from collections import abc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from math import inf
 from time import perf_counter
 from typing import Any
 
@@ -108,13 +109,29 @@ class ServerRun:
         return {step: lens for step, lens in self.context_lens.items() if len(lens) == step.num_tokens}
 
     @property
+    def step_seconds(self) -> dict[StepRecord, float]:
+        """For each step, the seconds until its sequences have their tokens.
+
+        A step begins with its scheduling, or with the end of the step before where that comes later: then it was
+        launched ahead, and no time may count for two steps.
+        """
+        ends = [-inf, *(step.finish for step in self.steps[:-1])]
+        return {step: step.finish - max(step.scheduled, end) for step, end in zip(self.steps, ends, strict=True)}
+
+    @property
+    def decode_step_seconds(self) -> list[float]:
+        """The step_seconds of the steps without a prompt in them."""
+        seconds = self.step_seconds
+        return [seconds[step] for step in self.decode_steps]
+
+    @property
     def decode_seconds(self) -> float:
-        return sum(map(step_seconds, self.decode_steps))
+        return sum(self.decode_step_seconds)
 
     @property
     def total_seconds(self) -> float:
         """Seconds of all encoding and all steps."""
-        return sum(self.encode_seconds) + sum(map(step_seconds, self.steps))
+        return sum(self.encode_seconds) + sum(self.step_seconds.values())
 
     @property
     def prompt_tokens(self) -> int:
@@ -156,20 +173,16 @@ class ServerRun:
             }
             for seq, encoding, own in zip(self.seqs, self.encode_seconds, self.times, strict=True)
         ]
+        seconds = self.step_seconds
         steps = [
-            {"seconds": step_seconds(step), "prompt_tokens": step.num_tokens - len(lens), "context_lens": lens}
+            {"seconds": seconds[step], "prompt_tokens": step.num_tokens - len(lens), "context_lens": lens}
             for step, lens in self.context_lens.items()
         ]
         return {"mode": MODE, "requests": requests, "steps": steps}
 
 
-def step_seconds(step: StepRecord) -> float:
-    """Return the seconds from the beginning of a step's scheduling until its sequences have their tokens."""
-    return step.finish - step.scheduled
-
-
 class EngineQueue:
-    """The finished engine. Steps run in turn, as in the posts, so times add up."""
+    """The finished engine as it is: on a GPU it launches the next step before it reads the tokens of this one."""
 
     def __init__(self, engine: Engine, clock: Clock) -> None:
         engine.warm_up()
@@ -181,8 +194,12 @@ class EngineQueue:
         return self.engine.has_work
 
     def step(self) -> StepRecord:
-        self.engine.step()
-        return self.engine.metrics.history[-1]
+        """Let the engine go on until a step has ended, and return that one."""
+        metrics = self.engine.metrics
+        num_ended = metrics.num_steps
+        while metrics.num_steps == num_ended:  # a call that only launches a step ends none
+            self.engine.step()
+        return metrics.history[-1]
 
 
 class StageQueue:
@@ -275,7 +292,6 @@ def queue_for(
         max_num_seqs=places,
         enforce_eager=stage_class.enforce_eager,
         enable_prefix_caching=prefix_caching,
-        async_scheduling=False,
     )
     return EngineQueue(engine, clock)
 

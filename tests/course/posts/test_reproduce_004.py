@@ -12,6 +12,7 @@ from course.posts.data import post_table
 from course.posts.post004 import tables
 from course.posts.post004.run import AFTER, BEFORE, arguments, pair
 from course.posts.posted_command import parsed
+from roseinfer.engine.step import StepRecord
 from stages import BlockTable, BlockTableCache, TritonPaged
 
 pytestmark = pytest.mark.slow
@@ -82,7 +83,7 @@ def test_a_single_run_shows_no_change(report):
 
 def test_several_runs_have_a_spread_and_a_verdict(measured):
     run = measured.runs[AFTER][0]
-    twice = {step: step._replace(finish=2 * step.finish - step.scheduled) for step in run.steps}
+    twice = {step: StepRecord(*(2 * stamp for stamp in step[:4]), *step[4:]) for step in run.steps}
     times = [replace(own, steps=[twice[step] for step in own.steps]) for own in run.times]
     slower = replace(run, times=times, steps=list(twice.values()))
     runs = {BEFORE: [slower, slower], AFTER: [run, run]}
