@@ -329,7 +329,10 @@ class DecodeStep(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class Kernels(Settings):
-    """One launch of the attention that the engine uses on this device, for the decode step of long contexts."""
+    """One launch of the attention that the engine uses on this device: decodes, prompts, drafts, and a prompt beside decodes.
+
+    Beside prompts stands PyTorch's own attention, which keeps no K and V for later.
+    """
 
     device: str = device_flag()
 
