@@ -206,8 +206,8 @@ def large_inputs(shape: Shape, device: torch.device) -> FlatCase:
 
 def sdpa_of(shape: Shape, case: FlatCase) -> Callable[[], object]:
     """Return a call of PyTorch's attention on a batch of whole prompts."""
-    batch = (x.unflatten(0, (shape.batch_size, -1)).transpose(1, 2) for x in (case.q, case.k, case.v))  # [B, H, N, D]
-    return partial(F.scaled_dot_product_attention, *batch, is_causal=True, enable_gqa=shape.group > 1)
+    q, k, v = (x.unflatten(0, (shape.batch_size, -1)).transpose(1, 2) for x in (case.q, case.k, case.v))  # [B, H, N, D]
+    return partial(F.scaled_dot_product_attention, q, k, v, is_causal=True, enable_gqa=shape.group > 1)
 
 
 def call_seconds(call: Callable[[], object], device: torch.device) -> list[float]:

@@ -16,7 +16,8 @@ from roseinfer.models import load_model
 from tools.gpu_variants import VERSIONS, compared, replay_of, version_of
 
 # For a GPU that lets launches overlap: of each version a product and a sum's norm, of the first one with SiLU as well.
-# Of versions for wide models all products of Qwen2.5-7B. And every other kernel of a step: what chooses GPT-2's tokens reads rows that are 50,304 wide.
+# Of versions for wide models all products of Qwen2.5-7B.
+# And every other kernel of a step: what chooses GPT-2's tokens reads rows that are 50,304 wide.
 COMPILED = """
 import json, re, tempfile
 from pathlib import Path
