@@ -130,6 +130,6 @@ def steps_of(setting: Eager, engine: Engine) -> dict[str, Step]:
 
 
 def run_step(engine: Engine, step: Step) -> None:
-    """Compute a step, as if it came for the first time, and wait for its tokens. Nobody gets them."""
+    """Compute a step, and wait for its tokens, which no sequence gets: so it can be computed again."""
     engine.runner.launch(step)
     engine.runner.wait(step)
