@@ -103,7 +103,8 @@ COLUMNS = {
     "head size": "head_dim",
     "KV bytes": "kv_bytes",
 }
-TIMES = ("us", "KV GB/s", "of read bandwidth", "TFLOP/s", "SDPA us")
+KEYS = 4  # of these columns say which row it is, where a narrow terminal gets the table in parts
+TIMES = ("us", "KV GB/s", "of read bandwidth", "GFLOP/s", "SDPA us")
 FORMATS = {
     "context": "{:,}",
     "new tokens": "{:,}",
@@ -111,7 +112,7 @@ FORMATS = {
     "us": "{:,.1f}",
     "KV GB/s": "{:,.1f}",
     "of read bandwidth": "{:.1%}",
-    "TFLOP/s": "{:,.1f}",
+    "GFLOP/s": "{:,.0f}",
     "SDPA us": "{:,.1f}",
 }
 
@@ -137,7 +138,8 @@ class KernelTimes(MachineResult):
 
     def tables(self, width: int | None, long: bool = False) -> Iterable[str]:
         columns = [Column(name, FORMATS.get(name, "{}").format, of=name) for name in (*COLUMNS, *TIMES)]
-        return [f"{self.title()}, {self.device}\n{TextTable.of_rows(columns, self.shown_rows()).text(width)}"]
+        table = TextTable.of_rows(columns, self.shown_rows(), keys=KEYS)
+        return [f"{self.title()}, {self.device}\n{table.text(width)}"]
 
     def table(self) -> Table:
         """Return the rows as a lesson shows them. It needs pandas, which a machine of a GPU report may lack."""
@@ -161,7 +163,7 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
         "us": 1e6 * seconds,
         "KV GB/s": row["kv_bytes"] / seconds / 1e9,
         "of read bandwidth": row["bandwidth_share"],
-        "TFLOP/s": shape.flops / seconds / 1e12,
+        "GFLOP/s": shape.flops / seconds / 1e9,
         "SDPA us": sdpa and 1e6 * sdpa,
     }
 
