@@ -11,7 +11,7 @@ import argparse
 import importlib.util
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -34,10 +34,15 @@ from roseinfer.profiling.clock import seconds_of_calls
 
 
 class Version(NamedTuple):
-    """A version of the kernels. edits: new texts by the ones that they replace. few_rows: the most that are fused."""
+    """A version of the kernels.
+
+    edits: new texts by the ones that they replace. few_rows: the most that are fused. for_wide: whether it is only for
+    models that are wider than NARROW, whose products are the library's today.
+    """
 
     edits: dict[str, str]
     few_rows: int = FEW_ROWS
+    for_wide: bool = False
 
 
 WAIT, LAUNCH = "tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()"
@@ -53,9 +58,12 @@ VERSIONS = {
     "64 rows fused, 32 a program": Version(
         {"max(16, power_of_two(num_rows))": "min(32, max(16, power_of_two(num_rows)))"}, few_rows=64
     ),
+    "16 columns, 512 values at a time": Version({"stages = 32, 4, 256, 3": "stages = 16, 8, 512, 3"}, for_wide=True),
+    "32 columns, 512 values at a time": Version({"stages = 32, 4, 256, 3": "stages = 32, 8, 512, 2"}, for_wide=True),
+    "8 columns where there are few": Version({"if num_out <= 1024:": "if num_out <= 4096:"}, for_wide=True),
     "products of a library": Version({}, few_rows=0),
 }
-CASES = (("random:gpt2", (1, 8, 64)), ("random:qwen2.5-7b", (1, 8)))
+CASES = {"random:gpt2": (1, 8, 64), "random:qwen2.5-7b": (1, 8)}
 NUM_TOKENS = 301  # of each sequence, the new one included, as in `roseinfer bench step`
 ROUNDS, REPLAYS = 6, 30
 
@@ -117,18 +125,18 @@ def is_of(module: ModuleType, value: Any) -> bool:
 
 @torch.inference_mode()
 def compared(
-    cases: Sequence[tuple[str, Sequence[int]]], device: str, rounds: int = ROUNDS, replays: int = REPLAYS
+    cases: Mapping[str, Sequence[int]], device: str, rounds: int = ROUNDS, replays: int = REPLAYS
 ) -> Iterator[VersionTimes]:
     """Time the versions in turn, and yield what is measured so far after each model and batch size.
 
-    cases: models, and the batch sizes of each. replays: of each version in each of the rounds.
+    cases: the batch sizes of each model. replays: of each version in each of the rounds.
     """
     where = torch.device(device)
     arguments = {"num_tokens": NUM_TOKENS, "rounds": rounds, "replays": replays, "device": device}
     result = VersionTimes(arguments=arguments, **describe_host(where), rows=[], samples=[])
     with tempfile.TemporaryDirectory() as folder:
         kernels = {name: version_of(version.edits, Path(folder)) for name, version in VERSIONS.items()}
-        for spec, sizes in cases:
+        for spec, sizes in cases.items():
             model = model_of(spec, device, "bfloat16")
             for size in sizes:
                 for name, medians in times_of(model, kernels, size, rounds, replays).items():
@@ -142,10 +150,11 @@ def times_of(
     model: Model, kernels: dict[str, ModuleType], size: int, rounds: int, replays: int
 ) -> dict[str, list[float]]:
     """Return the median seconds of each round by version. One that fuses more rows than usual is tried with more."""
+    is_wide = model.config.hidden_size > fused_step.NARROW
     calls = {
         name: replay_of(model, kernels[name], version.few_rows, size)
         for name, version in VERSIONS.items()
-        if version.few_rows <= FEW_ROWS or size > FEW_ROWS
+        if (version.few_rows <= FEW_ROWS or size > FEW_ROWS) and (is_wide or not version.for_wide)
     }
 
     def timed(call: Callable[[], object]) -> Callable[[], float]:
@@ -159,6 +168,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m tools.gpu_variants", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--model", choices=CASES, help="the only model to time; all of them when not given")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="where to write the times, as JSON")
     return parser
 
@@ -166,7 +176,8 @@ def parser() -> argparse.ArgumentParser:
 def main(words: Sequence[str] | None = None) -> None:
     """Compare the versions, write each model and batch size as soon as it is timed, and show a table of all."""
     args: Any = parser().parse_args(words)
-    for result in compared(CASES, args.device):
+    cases = {args.model: CASES[args.model]} if args.model else CASES
+    for result in compared(cases, args.device):
         args.output.write_text(result.to_json() + "\n", encoding="utf-8")
     print(result.text())
 

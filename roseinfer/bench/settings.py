@@ -309,6 +309,35 @@ class Executors(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Drafts(Executors):
+    """The engine without drafts, and with drafts that it looks up in the text, in turn, on text that repeats itself.
+
+    The prompts are written by the model, from random tokens on: of eight texts each, the one that repeats itself most.
+    """
+
+    batch_sizes: Sequence[int] = flag((8,), "sequences that run at once", check=SIZES, metavar="SIZES")
+    prompt_len: int = flag(128, "tokens of each prompt", check=POSITIVE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Eager(Settings):
+    """What it costs to start each operation of a step by itself: decodes, with a prompt beside them, and with drafts.
+
+    A step is timed as the engine runs it, from its inputs to its tokens on the host. On a GPU it may be a graph, on a
+    CPU it is compiled; beside it stands the same step with enforce_eager, in turn.
+    """
+
+    model: str = flag("tiny", MODEL)
+    batch_size: int = flag(64, "sequences that decode", check=POSITIVE)
+    context: int = flag(300, "cached tokens of each sequence", check=POSITIVE)
+    prompt_len: int = flag(448, "tokens of the prompt beside them", check=POSITIVE)
+    num_drafts: int = flag(4, "drafted tokens of each sequence", check=POSITIVE, name="--drafts")
+    repeats: int = flag(20, "steps of each, after two for warm-up", check=POSITIVE)
+    dtype: str = flag("float32", WEIGHTS_AND_CACHE, choices=DTYPES)
+    device: str = device_flag()
+
+
+@dataclass(frozen=True, kw_only=True)
 class DecodeStep(Settings):
     """One decode step of the engine on the device: its launches, its time, and the least that these and its bytes take.
 
@@ -329,7 +358,10 @@ class DecodeStep(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class Kernels(Settings):
-    """One launch of the attention that the engine uses on this device, for the decode step of long contexts."""
+    """One launch of the attention that the engine uses on this device, over decodes, prompts, drafts, and a mixture.
+
+    Beside prompts stands PyTorch's own attention, which keeps no K and V for later.
+    """
 
     device: str = device_flag()
 

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from roseinfer.bench import executors as module
-from roseinfer.bench.executors import IN_TURN, ONE_BEHIND, executors
+from roseinfer.bench.executors import IN_TURN, ONE_BEHIND, WITH_DRAFTS, WITHOUT, drafts, executors
 from roseinfer.bench.online import serve
 from roseinfer.bench.race import Run
-from roseinfer.bench.settings import Executors
+from roseinfer.bench.settings import Drafts, Executors
 
 
 def test_every_run_of_both_is_kept_and_their_tokens_are_compared(monkeypatch: pytest.MonkeyPatch):
@@ -34,3 +34,23 @@ def test_other_tokens_are_told_of(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "serve", lambda engine, work: Run.of_batch([[1, engine.depth]], 0.0, 1.0))
     result = executors(Executors(batch_sizes=[1], repeats=1, device="cpu"))
     assert result.rows[0]["same_tokens"] is False and result.text().splitlines()[2].split()[-1] == "no"
+
+
+@pytest.mark.slow
+def test_drafts_are_raced_on_texts_that_repeat_themselves(monkeypatch: pytest.MonkeyPatch):
+    speculative, prompts = [], []
+
+    def noted(engine, work):
+        speculative.append(engine.config.speculative is not None)
+        prompts.append([prompt for _, prompt in work])
+        return serve(engine, work)
+
+    monkeypatch.setattr(module, "serve", noted)
+    result = drafts(Drafts(batch_sizes=[2], prompt_len=90, max_tokens=40, repeats=2, device="cpu"))
+    assert speculative[2:] == [True, False, False, True, True, False]  # after the texts of each engine's prompts
+    (row,) = result.rows
+    assert row["same_tokens"] is True and [*row["seconds"]] == [WITHOUT, WITH_DRAFTS] == [*row["steps"]]
+    assert row["steps"][WITHOUT] == 40 and json.loads(result.to_json())["rows"] == result.rows
+    assert len(prompts[0]) == len(prompts[1]) == 16 and len(prompts[2]) == 2
+    assert all(prompts[2] == others for others in prompts[3:]) and all(len(prompt) == 90 for prompt in prompts[2])
+    assert "steps with drafts" in result.text() and json.loads(result.to_line())["rows"][0]["steps"] == row["steps"]

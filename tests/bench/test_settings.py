@@ -11,6 +11,8 @@ import pytest
 from roseinfer.bench.settings import (
     Chunks,
     DecodeStep,
+    Drafts,
+    Eager,
     Executors,
     Host,
     Kernels,
@@ -24,7 +26,7 @@ from roseinfer.bench.settings import (
 from roseinfer.settings import NATURAL, POSITIVE, SIZES, Settings
 
 WRONG_LISTS = {"Sequence[int]": [(4, "a list with each value once, got 4")]}
-ALL = (Ladder, Offline, Online, Chunks, Memory, Host, Executors, DecodeStep, Kernels, Serve)
+ALL = (Ladder, Offline, Online, Chunks, Memory, Host, Executors, Drafts, Eager, DecodeStep, Kernels, Serve)
 
 
 @pytest.mark.parametrize("settings", ALL)

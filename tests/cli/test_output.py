@@ -32,14 +32,16 @@ BENCHMARKS = {
     "host": "bench host --batch-sizes 1,2 --max-tokens 4 --repeats 1",
     "memory": "bench memory --batch-size 1 --max-tokens 2",
     "executors": "bench executors --batch-sizes 1 --max-tokens 2 --repeats 1",
+    "drafts": "bench drafts --batch-sizes 1 --prompt-len 4 --max-tokens 2 --repeats 1",
+    "eager": "bench eager --batch-size 1 --context 4 --prompt-len 4 --repeats 1",
     "chunks": "bench chunks --prompt-len 16 --decoding 1 --repeats 1",
     "offline": "bench offline --contenders engine --batch-sizes 1,2 --max-tokens 2 --repeats 1",
     "online": "bench online --contenders engine --budgets 64 --requests 1 --scale 1 --prompt-len 4 --output-len 2 "
     "--repeats 1",
     "simulate": "simulate --floor H100+SXM --requests 4",
 }
-IN_PROCESS = ["host", "executors", "chunks", "offline", "online", "simulate"]  # and soon done
-NUM_RUNS = {"host": 4, "executors": 4, "chunks": 4, "offline": 4}  # with those of the warm-up
+IN_PROCESS = ["host", "executors", "drafts", "eager", "chunks", "offline", "online", "simulate"]  # and soon done
+NUM_RUNS = {"host": 4, "executors": 4, "drafts": 4, "eager": 12, "chunks": 4, "offline": 4}  # with those of the warm-up
 
 
 def words(command: str) -> list[str]:
@@ -52,7 +54,7 @@ def steps_in_flight(monkeypatch):
     made = Engine.__init__
 
     def as_on_a_gpu(self, model, **settings):
-        if settings.get("async_scheduling") is None:
+        if settings.get("async_scheduling") is None and not settings.get("speculative"):
             settings["async_scheduling"] = True
         made(self, model, **settings)
 

@@ -20,7 +20,17 @@ from tools import gpu_variants
 
 SCRIPT = ROOT / "tools/shell/gpu_report.sh"
 PRINTS_ITS_ARGUMENTS = """#!/bin/sh
-case "$*" in *xdist*) exit "$NO_XDIST";; -c*) echo a100;; *"bench host"*) exit 3;; *) echo "$*";; esac
+case "$*" in
+    *nbval,*) exit "$NO_NBVAL";;
+    *xdist*) exit "$NO_XDIST";;
+    -c*) echo a100;;
+    *"bench host"*) echo "$*"; exit 3;;
+    *) echo "$*";;
+esac
+"""
+RUNS_ITS_COMMAND = """#!/bin/sh
+shift 2
+exec "$@"
 """
 
 
@@ -29,7 +39,9 @@ def dry_run(tmp_path: Path) -> subprocess.CompletedProcess[str]:
     return dry_run_in(tmp_path)
 
 
-def dry_run_in(tmp_path: Path, without_xdist: bool = False, **variables: str) -> subprocess.CompletedProcess[str]:
+def dry_run_in(
+    tmp_path: Path, lacks: tuple[str, ...] = ("nbval",), path: str = "/usr/bin:/bin", **variables: str
+) -> subprocess.CompletedProcess[str]:
     (tmp_path / "tools/shell").mkdir(parents=True)
     shutil.copy(SCRIPT, tmp_path / "tools/shell")
     (tmp_path / "tests/engine").mkdir(parents=True)
@@ -41,15 +53,27 @@ def dry_run_in(tmp_path: Path, without_xdist: bool = False, **variables: str) ->
     return subprocess.run(
         ["sh", "tools/shell/gpu_report.sh"],
         cwd=tmp_path,
-        env={"PATH": "/usr/bin:/bin", "PY": str(python), "NO_XDIST": str(int(without_xdist)), **variables},
+        env={
+            "PATH": path,
+            "PY": str(python),
+            "NO_XDIST": str(int("xdist" in lacks)),
+            "NO_NBVAL": str(int("nbval" in lacks)),
+            **variables,
+        },
         capture_output=True,
         text=True,
     )
 
 
-def test_every_command_is_one_that_there_is(dry_run: subprocess.CompletedProcess[str]):
-    tests, *commands = dry_run.stdout.splitlines()
+def test_every_command_is_one_that_there_is(tmp_path: Path):
+    sanitizer = tmp_path / "bin/compute-sanitizer"
+    sanitizer.parent.mkdir()
+    sanitizer.write_text(RUNS_ITS_COMMAND)
+    sanitizer.chmod(0o755)
+    done = dry_run_in(tmp_path, lacks=(), path=f"{sanitizer.parent}:/usr/bin:/bin")
+    tests, *commands, notebooks = done.stdout.splitlines()
     assert tests.startswith("-m pytest -q -m gpu --confcutdir=tests ")
+    assert notebooks == ("-m pytest -q --nbval -m not nightly -n auto --maxprocesses 14 --dist loadscope notebooks")
     parsers = {
         "roseinfer": parser(),
         "roseinfer.benchmark_scheduler": benchmark_scheduler.parser(),
@@ -59,6 +83,15 @@ def test_every_command_is_one_that_there_is(dry_run: subprocess.CompletedProcess
         _, module, *arguments = command.split()
         assert parsers[module].parse_args(arguments).device == "cuda"
     assert {command.split()[1] for command in commands} == parsers.keys()
+    assert "bench executors --model random:tiny-llama" in done.stdout
+
+
+def test_each_result_has_a_file_of_its_own_and_no_earlier_one_is_lost(dry_run: subprocess.CompletedProcess[str]):
+    words = dry_run.stdout.split()
+    files = [words[i + 1] for i, word in enumerate(words) if word == "--output"]
+    assert len(files) == len({*files})
+    kept = {file.name for file in (ROOT / "data/runs").glob("*/*.json") if file.stem.endswith(("-before", "-b28c777"))}
+    assert kept and not kept & {Path(file).name for file in files}
 
 
 @pytest.mark.parametrize("post", ["000", "004"])
@@ -76,8 +109,12 @@ def test_a_posts_command_has_its_arguments(post: str, dry_run: subprocess.Comple
 
 
 def test_it_runs_the_files_that_hold_cases_of_a_gpu_with_what_the_machine_has(tmp_path: Path):
-    for without_xdist, workers in ((False, "-n auto --maxprocesses 14 --dist worksteal "), (True, "")):
-        tests, *_ = dry_run_in(tmp_path / str(without_xdist), without_xdist).stdout.splitlines()
+    cases: list[tuple[tuple[str, ...], str]] = [
+        ((), "-n auto --maxprocesses 14 --dist worksteal "),
+        (("xdist", "nbval"), ""),
+    ]
+    for i, (lacks, workers) in enumerate(cases):
+        tests, *_ = dry_run_in(tmp_path / str(i), lacks).stdout.splitlines()
         assert tests == f"-m pytest -q -m gpu --confcutdir=tests {workers}tests/engine/test_engine_on_devices.py"
 
 
@@ -109,6 +146,7 @@ def test_what_has_no_time_left_is_named_and_not_begun(tmp_path: Path):
 
 def test_a_tool_that_is_not_there_is_said(dry_run: subprocess.CompletedProcess[str]):
     assert "no compute-sanitizer on the PATH" in dry_run.stderr
+    assert "no notebook is compared" in dry_run.stderr and "--nbval" not in dry_run.stdout
 
 
 def test_results_go_to_another_folder_where_one_is_named(tmp_path: Path):

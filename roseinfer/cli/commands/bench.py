@@ -21,6 +21,8 @@ from roseinfer.bench.settings import (
     OFFLINE,
     Chunks,
     DecodeStep,
+    Drafts,
+    Eager,
     Executors,
     Host,
     Kernels,
@@ -50,6 +52,8 @@ EXAMPLES = (
     "roseinfer bench memory --model random:gpt2 --batch-size 64",
     "roseinfer bench host --batch-sizes 1,8,64",
     "roseinfer bench executors --batch-sizes 1,8,64",
+    "roseinfer bench drafts",
+    "roseinfer bench eager",
     "roseinfer bench step --model random:gpt2 --dtype bfloat16",
     "roseinfer bench kernels",
 )
@@ -227,6 +231,15 @@ BENCHMARKS: dict[str, tuple[type, Callable[[Any, argparse.Namespace], None]]] = 
     ),
     "host": (Host, plain("host:host_times", "--batch-sizes", batches)),
     "executors": (Executors, plain("executors:executors", "--batch-sizes", batches)),
+    "drafts": (Drafts, plain("executors:drafts", "--batch-sizes", batches)),
+    "eager": (
+        Eager,
+        plain(
+            "eager:eager",
+            "--batch-size",
+            lambda s: (s.batch_size + 1, max(s.context + 1 + s.num_drafts, s.prompt_len)),
+        ),
+    ),
     "step": (
         DecodeStep,
         plain(
