@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import abc
 from dataclasses import dataclass
-from itertools import chain, takewhile
+from itertools import chain
 from math import prod
 
 import numpy as np
@@ -17,7 +17,6 @@ from roseinfer.sequence import Sequence
 from .block_manager import BlockManager
 from .step import Step
 
-LONG_PROMPT = 1024  # tokens; with fewer, PyTorch's attention saves little more than its two extra launches take
 FEW_ROWS = 16  # the rows of a tile; a product of at most so many also computes norm, bias, activation and residual
 Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]
 
@@ -35,9 +34,8 @@ class Batch:
     from, one of each sequence, and one more for each draft.
     A decode batch may have more rows than sequences; those after the last sequence are padding, see `fill_up`.
     sources [B] int64: of the first num_fed tokens, the row of the step in flight that makes the token, or -1 where
-    token_ids has it. max_query_len: the most tokens that one sequence has here. whole_prompts: how many each of those
-    last sequences has that see no others and have at least LONG_PROMPT. host: which of the buffers' host memories it
-    was written to.
+    token_ids has it. max_query_len: the most tokens that one sequence has here. host: which of the buffers' host
+    memories it was written to.
     """
 
     token_ids: Tensor
@@ -50,7 +48,6 @@ class Batch:
     sources: Tensor
     num_fed: int = 0
     max_query_len: int = 1
-    whole_prompts: tuple[int, ...] = ()
     host: int = 0
 
     @property
@@ -191,20 +188,7 @@ def make_batch(
     num_rows = size_for(num_seqs, sizes) if sizes and step.is_decode else num_seqs
     if num_rows > num_seqs:
         device = fill_up(buffers, num_seqs, num_rows, blocks)
-    return Batch(
-        **device,
-        num_fed=num_fed,
-        max_query_len=max(step.num_new),
-        whole_prompts=whole_prompts(step.num_new, launched),
-        host=buffers.turn,
-    )
-
-
-def whole_prompts(num_new: list[int], launched: list[int]) -> tuple[int, ...]:
-    """Return how many new tokens those last sequences have that see no others and have at least LONG_PROMPT."""
-    backwards = zip(reversed(num_new), reversed(launched), strict=True)
-    found = [n for n, _ in takewhile(lambda seq: seq[0] >= LONG_PROMPT and not seq[1], backwards)]
-    return tuple(reversed(found))
+    return Batch(**device, num_fed=num_fed, max_query_len=max(step.num_new), host=buffers.turn)
 
 
 def write_mixed(host: dict[str, np.ndarray], step: Step, launched: list[int], size: int, num_fed: int) -> None:
