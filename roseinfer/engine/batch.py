@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import abc
 from dataclasses import dataclass
-from itertools import chain, takewhile
+from itertools import chain
 from math import prod
 from typing import NamedTuple
 
@@ -18,7 +18,6 @@ from roseinfer.sequence import Sequence
 from .block_manager import BlockManager
 from .step import Step
 
-LONG_PROMPT = 1024  # tokens; with fewer, PyTorch's attention saves little more than its two extra launches take
 FEW_ROWS = 16  # the rows of a tile; a product of at most so many also computes norm, bias, activation and residual
 Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]
 
@@ -66,9 +65,8 @@ class Batch:
     `fill_up`.
     last_tokens [R or more] int64: what the step before has chosen, to be replaced by what this one chooses. sources [B]
     int64: for each of the first num_fed tokens, the row of last_tokens that it is taken from, or -1 where token_ids has
-    it; -1 from there on. max_query_len: the most tokens that one of its sequences may have. whole_prompts: how many
-    each of those last sequences has that see no others and have at least LONG_PROMPT; () for a step that is filled up.
-    host: which of the buffers' host memories it was written to.
+    it; -1 from there on. max_query_len: the most tokens that one of its sequences may have. host: which of the buffers'
+    host memories it was written to.
     """
 
     token_ids: Tensor
@@ -82,7 +80,6 @@ class Batch:
     last_tokens: Tensor
     num_fed: int = 0
     max_query_len: int = 1
-    whole_prompts: tuple[int, ...] = ()
     host: int = 0
 
     @property
@@ -226,20 +223,7 @@ def make_batch(
     size = size_for(shape, sizes) if sizes else shape
     if size != shape:
         device = fill_up(buffers, shape, size, blocks)
-    return Batch(
-        **device,
-        num_fed=num_fed,
-        max_query_len=size.max_query_len,
-        whole_prompts=whole_prompts(step.num_new, launched) if size == shape else (),
-        host=buffers.turn,
-    )
-
-
-def whole_prompts(num_new: list[int], launched: list[int]) -> tuple[int, ...]:
-    """Return how many new tokens those last sequences have that see no others and have at least LONG_PROMPT."""
-    backwards = zip(reversed(num_new), reversed(launched), strict=True)
-    found = [n for n, _ in takewhile(lambda seq: seq[0] >= LONG_PROMPT and not seq[1], backwards)]
-    return tuple(reversed(found))
+    return Batch(**device, num_fed=num_fed, max_query_len=size.max_query_len, host=buffers.turn)
 
 
 def write_mixed(host: dict[str, np.ndarray], step: Step, launched: list[int], size: int, num_fed: int) -> None:

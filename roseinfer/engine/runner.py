@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roseinfer.kernels.attention import PagedAttention, attention_for, has_flash_attention
+from roseinfer.kernels.attention import PagedAttention, attention_for
 from roseinfer.models import Attend, Model
 from roseinfer.overlap import OwnClock
 from roseinfer.profiling import span
@@ -262,13 +262,8 @@ class Runner:
     def attend(self, batch: Batch) -> Attend:
         """Return attention over the pool. Its result lies in the same memory in every layer and step."""
         where = batch.slot_mapping, batch.query_start, batch.context_lens, batch.block_tables
-        out = self.attended[: len(batch.token_ids)]
         attention = partial(self.attention, max_query_len=batch.max_query_len)
-        if batch.whole_prompts and has_flash_attention(out.device, out.dtype, out.size(2)):
-            from roseinfer.kernels.whole_prompts import attention_with_whole_prompts  # imports Triton
-
-            attention = partial(attention_with_whole_prompts, self.attention, batch.whole_prompts)
-        return partial(paged_attend, attention, self.pool, where, out)
+        return partial(paged_attend, attention, self.pool, where, self.attended[: len(batch.token_ids)])
 
 
 def copied_to_host(tokens: Tensor, logprobs: StepLogprobs | None, memory: HostMemory) -> StepTokens:

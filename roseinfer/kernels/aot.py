@@ -199,6 +199,6 @@ def flat_program(name: str, about: dict[str, Any], kernel: Any, dtype: str, shap
     types |= dict.fromkeys(("out", "q", "k", "v", "k_cache", "v_cache"), f"*{dtype}")
     types |= dict.fromkeys(("partial", "tops", "totals"), "*fp32")
     types |= dict.fromkeys(("counters", "slot_mapping", "query_start", "context_lens", "block_tables"), "*i32")
-    aligned = types.keys() - {"scale", "num_seqs", "table_row", "slot_mapping", "PDL", *shape}
+    aligned = types.keys() - {"scale", "num_seqs", "table_row", "PDL", *shape}
     tiles = {"rows": shape["ROWS"], "tile": shape.get("TILE"), "split": shape.get("SPLIT_TOKENS", 0) > 0}
     return Program({"kernel": name, **about, **tiles}, kernel, types, aligned, shape, warps)

@@ -27,10 +27,3 @@ def attention_for(device: torch.device, in_one_launch: bool = False) -> PagedAtt
     from .paged_reference import paged_attention_reference
 
     return paged_attention_reference
-
-
-def has_flash_attention(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
-    """Whether PyTorch has FlashAttention for such heads, also where several share K and V."""
-    if device.type != "cuda" or dtype.itemsize != 2 or head_dim > 256:
-        return False
-    return torch.cuda.get_device_capability(device) >= (8, 0)

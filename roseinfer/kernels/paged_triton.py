@@ -32,7 +32,7 @@ tl = triton_mode.language()
 
 LOG2_E = 1.4426950408889634  # exp(x) is exp2(x * LOG2_E), and exp2 is what a GPU has an instruction for
 # These differ from step to step, and none of them is worth a step that waits for the compiler.
-jit = with_options(triton_mode.jit, do_not_specialize=("num_rows", "num_seqs", "table_row", "slot_mapping"))
+jit = with_options(triton_mode.jit, do_not_specialize=("num_rows", "num_seqs", "table_row"))
 
 
 @jit
