@@ -83,9 +83,7 @@ def step_shapes(max_num_seqs: int, most_tokens: int, max_num_rows: int) -> list[
     each = max_num_rows // max_num_seqs  # with drafts a sequence chooses several tokens
     verifying = [StepShape(each, n * each, n + 1, n * each) for n in sizes if 1 < each and n * each <= CHUNKS[-1]]
     chunks = [StepShape(n, n, max_num_seqs + 1, min(n, max_num_rows)) for n in CHUNKS]
-    # Attention on a GPU takes as many tokens as sequences for a batch of decodes.
-    padded = [one for one in verifying + chunks if one.num_tokens <= most_tokens and one.num_tokens != one.num_seqs]
-    return sorted(decodes + padded)
+    return sorted(decodes + [shape for shape in verifying + chunks if shape.num_tokens <= most_tokens])
 
 
 def sizes_up_to(max_num_seqs: int) -> list[int]:

@@ -27,23 +27,36 @@ def warm_up(runner: Runner) -> None:
         runner.graphs.warm_up()
     longest = min(FEW_ROWS + 1, longest_prompt(runner))
     for length in {min(8, longest), longest}:  # a GPU has kernels for few rows and for many
-        with prompts(runner.blocks, 1, length) as step:
+        with prompts(runner.blocks, [length]) as step:
             runner.run(step)
 
 
 @torch.inference_mode()
 def compile_prompts(runner: Runner) -> None:
-    """Compute prompts of all lengths for which attention is compiled otherwise, without graphs.
+    """Compute steps for which attention is compiled otherwise, without graphs: prompts, and decodes beside a prompt.
 
-    A program of it has as many rows of queries as the longest prompt fills, 128 at most, and a step with few programs
-    splits their contexts. So each length comes alone, and as often as there is room for it.
+    A program for a prompt has as many rows of queries as the longest one fills, 128 at most, and a step with few
+    programs splits their contexts. So each length comes alone, and as often as there is room for it. How decodes are
+    cut depends on the number of sequences, and changes between two powers of two at most once.
     """
-    longest, blocks = longest_prompt(runner), runner.blocks
-    for length in [n for n in (2, 4, 8, 16, 32, 64, 128) if n <= longest]:
-        in_pool = blocks.num_free // blocks.blocks_for(length)
-        for num_prompts in {1, min(len(blocks.table.ids), runner.max_num_tokens // length, in_pool)}:
-            with prompts(blocks, num_prompts, length) as step:
-                runner.compute(runner.prepare(step))
+    longest, blocks, max_num_seqs = longest_prompt(runner), runner.blocks, len(runner.blocks.table.ids)
+    for length in powers_of_two(2, min(longest, 128)):
+        room = min(runner.max_num_tokens // length, blocks.num_free // blocks.blocks_for(length))
+        for num_prompts in {1, min(max_num_seqs, room)}:
+            compute_prompts(runner, [length] * num_prompts)
+    most = min(max_num_seqs, runner.max_num_tokens - 1, blocks.num_free - 1) if longest > 1 else 1
+    for power in powers_of_two(2, most + 1):
+        for num_seqs in {power - 1, power} & {*range(2, most + 1)}:
+            compute_prompts(runner, [1] * (num_seqs - 1) + [2])
+
+
+def compute_prompts(runner: Runner, lengths: list[int]) -> None:
+    with prompts(runner.blocks, lengths) as step:
+        runner.compute(runner.prepare(step))
+
+
+def powers_of_two(first: int, last: int) -> list[int]:
+    return [1 << k for k in range(first.bit_length() - 1, last.bit_length())]
 
 
 def longest_prompt(runner: Runner) -> int:
@@ -53,12 +66,12 @@ def longest_prompt(runner: Runner) -> int:
 
 
 @contextmanager
-def prompts(blocks: BlockManager, num_prompts: int, length: int) -> Iterator[Step]:
+def prompts(blocks: BlockManager, lengths: list[int]) -> Iterator[Step]:
     """Yield a step over prompts that hold blocks as long as the caller's block runs."""
-    seqs = [Sequence([0] * length, SamplingParams(temperature=0)) for _ in range(num_prompts)]
-    blocks.reserve({seq.seq_id: length for seq in seqs})
+    seqs = [Sequence([0] * length, SamplingParams(temperature=0)) for length in lengths]
+    blocks.reserve({seq.seq_id: len(seq) for seq in seqs})
     try:
-        yield Step(seqs, [length] * num_prompts)
+        yield Step(seqs, lengths)
     finally:
         for seq in seqs:
             blocks.free(seq.seq_id)

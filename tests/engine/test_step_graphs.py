@@ -296,13 +296,10 @@ def test_each_step_gets_the_first_shape_with_room_for_it():
     assert size_for(longer, sizes) == longer
 
 
-def test_no_other_batch_has_as_many_tokens_as_sequences():
-    """Attention would take it for a batch of decodes."""
-    for max_num_seqs in (1, 3, 63, 127):
-        for drafts in (0, 1, 4):
-            sizes = step_shapes(max_num_seqs, 512, max_num_seqs * (1 + drafts))
-            assert all((size.num_tokens == size.num_seqs) == size.is_decode for size in sizes)
-            assert max(size.num_tokens for size in sizes) == 512
+def test_as_many_tokens_as_sequences_make_no_decode_step():
+    """64 tokens in 64 sequences, one of them for padding: a chunk."""
+    chunk = StepShape(64, 64, 64, 63)
+    assert chunk in step_shapes(63, 512, 63) and not chunk.is_decode
 
 
 def test_without_drafts_and_for_short_texts_decodes_alone_have_graphs():
@@ -326,6 +323,7 @@ def test_prompts_of_all_lengths_are_computed_before_the_first_request(small, max
     given = {(n, n) for n in (2, 4, 8, 16, 32, 64, 128) if n <= max_num_batched_tokens}
     given |= {(n, 4 * n) for n in (2, 4, 8, 16, 32, 64) if 4 * n <= max_num_batched_tokens}
     given |= {(128, 256)} if max_num_batched_tokens == 1024 else {(4, 8)}
+    given |= {(2, n + 1) for n in (2, 3, 4)}  # decodes beside a prompt of two tokens
     assert {shape[:2] for shape in shapes} == given
     assert_empty(engine)
 

@@ -67,7 +67,7 @@ def logits_by_length(engine: Engine, num_beside: int) -> torch.Tensor:
     seq, *others = requests(engine.model, [30, 5, 13, 21], max_tokens=9)
     found, work = {}, engine.runner.work
 
-    def noted(step, batch, compute):
+    def noted(step, batch, last, compute):
         def seen(batch):
             logits, tokens = compute(batch)
             lengths = engine.runner.row_lengths(step, batch).tolist()
@@ -75,7 +75,7 @@ def logits_by_length(engine: Engine, num_beside: int) -> torch.Tensor:
             found.update({length: row for row, of, length in rows if of is seq})
             return logits, tokens
 
-        return work(step, batch, seen)
+        return work(step, batch, last, seen)
 
     engine.runner.work = noted
     run_out(engine, (*others[:num_beside], seq))
