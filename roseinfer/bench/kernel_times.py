@@ -142,14 +142,17 @@ class KernelTimes(MachineResult):
         return [f"{self.title()}, {self.device}\n{table.text(width)}"]
 
     def table(self) -> Table:
-        """Return the rows as a lesson shows them. It needs pandas, which a machine of a GPU report may lack."""
+        """Return the decodes as a lesson shows them. It needs pandas, which a machine of a GPU report may lack."""
         import pandas as pd
 
+        decodes = [row for row in self.shown_rows() if row["batch of"] == "decode"]
+        exact = [name for name in COLUMNS if name not in ("batch of", "new tokens")]
+        live = ["us", "KV GB/s", "of read bandwidth"]
         return Table(
-            pd.DataFrame(self.shown_rows()),
-            exact=list(COLUMNS),
-            live=list(TIMES),
-            title=self.title(),
+            pd.DataFrame(decodes)[[*exact, *live]],
+            exact=exact,
+            live=live,
+            title=f"Attention of one decode step, {self.arguments['kernel']}",
             formats=FORMATS,
             bars=["of read bandwidth"],
         )
