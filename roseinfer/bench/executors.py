@@ -138,9 +138,7 @@ def raced(
     """Race engines with other settings on the same batches: return the host, the rows, and the runs by batch size."""
     model = prepared_copy(load_model(setting.model, device=setting.device, dtype=getattr(torch, setting.dtype)))
     most, max_tokens = max(setting.batch_sizes), setting.max_tokens
-    works = {
-        size: batch_of(make_prompts(model, size, setting.prompt_len), max_tokens) for size in setting.batch_sizes
-    }
+    works = {size: batch_of(make_prompts(model, size, setting.prompt_len), max_tokens) for size in setting.batch_sizes}
     runs = {}
     for name, own in engines.items():
         engine = Engine(

@@ -359,7 +359,7 @@ class DecodeStep(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class Kernels(Settings):
-    """One launch of the attention that the engine uses on this device, over decodes, prompts, drafts, and a mixture.
+    """One call of the attention that the engine uses on this device, over decodes, prompts, drafts, and a mixture.
 
     Beside prompts stands PyTorch's own attention, which keeps no K and V for later.
     """
