@@ -64,8 +64,8 @@ class HostResult(MachineResult):
         return [
             f"{a['model']} on {where(self)}. "
             f"Medians of {a['repeats']} x {a['max_tokens'] - 2} decode steps through LLM.generate. planning: schedule, "
-            "prepare and commit together; rest: what no span covers, such as the wait for a GPU; step: all of it, model "
-            "and sampling included."
+            "prepare and commit together; rest: what no span covers, such as the wait for a GPU; step: all of it, "
+            "model and sampling included."
         ]
 
 
