@@ -47,8 +47,8 @@ class EagerResult(MachineResult):
     COLUMNS: ClassVar = (
         Column("step", of="step"),
         Column("tokens", of="tokens"),
-        Column(f"{AS_IT_RUNS} us", partial(_us, AS_IT_RUNS), True, of=lambda row: row),
-        Column(f"{EAGER} us", partial(_us, EAGER), True, of=lambda row: row),
+        Column(f"{AS_IT_RUNS} us", right=True, of=partial(_us, AS_IT_RUNS)),
+        Column(f"{EAGER} us", right=True, of=partial(_us, EAGER)),
         Column("ratio", "{:.2f}".format, of=_ratio),
     )
 

@@ -28,7 +28,7 @@ from .workload import batch_of
 
 IN_TURN, ONE_BEHIND = "in turn", "one behind"
 WITHOUT, WITH_DRAFTS = "without drafts", "with drafts"
-CANDIDATES = 8  # texts of which one becomes a prompt that repeats itself
+CANDIDATES = 8  # texts for each prompt that is wanted
 ENDING = 64  # tokens of a text that tell how much it repeats itself
 Row = dict[str, Any]
 
@@ -138,6 +138,7 @@ def raced(
     """Race engines with other settings on the same batches: return the host, the rows, and the runs by batch size."""
     model = prepared_copy(load_model(setting.model, device=setting.device, dtype=getattr(torch, setting.dtype)))
     most, max_tokens = max(setting.batch_sizes), setting.max_tokens
+    works = {size: batch_of(make_prompts(model, size, setting.prompt_len), max_tokens) for size in setting.batch_sizes}
     runs = {}
     for name, own in engines.items():
         engine = Engine(
@@ -148,8 +149,7 @@ def raced(
             **own,
         )
         engine.warm_up()
-        for size in setting.batch_sizes:
-            work = batch_of(make_prompts(model, size, setting.prompt_len), max_tokens)
+        for size, work in works.items():
             runs[f"batch {size}, {name}"] = partial(serve, engine, work)
     taken = race(runs, setting.repeats, on_progress)
     by_size = {size: {name: taken[f"batch {size}, {name}"] for name in engines} for size in setting.batch_sizes}

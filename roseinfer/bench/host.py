@@ -43,8 +43,8 @@ class HostResult(MachineResult):
 
     rows: one for each batch size, in seconds, each figure the median of the decode steps of all repeats. Beside the
     spans of HOST and MODEL they have planning (schedule, prepare and commit together), step (from one schedule to the
-    next) and rest, which no span covers: the loop around the engine. planning_min and planning_max are the extremes of
-    all steps. samples: those steps, raw.
+    next) and rest, which no span covers: the loop around the engine, and on a GPU the wait for its tokens. planning_min
+    and planning_max are the extremes of all steps. samples: those steps, raw.
     """
 
     SHORT: ClassVar = (
@@ -64,7 +64,8 @@ class HostResult(MachineResult):
         return [
             f"{a['model']} on {where(self)}. "
             f"Medians of {a['repeats']} x {a['max_tokens'] - 2} decode steps through LLM.generate. planning: schedule, "
-            "prepare and commit together; rest: what no span covers; step: all of it, model and sampling included."
+            "prepare and commit together; rest: what no span covers, such as the wait for a GPU; step: all of it, "
+            "model and sampling included."
         ]
 
 

@@ -1,4 +1,4 @@
-"""kernel_times: one launch of the engine's attention for each kind of batch, against this machine's read bandwidth."""
+"""kernel_times: one call of the engine's attention for each kind of batch, against this machine's read bandwidth."""
 
 from __future__ import annotations
 

@@ -312,7 +312,8 @@ class Executors(Settings):
 class Drafts(Executors):
     """The engine without drafts, and with drafts that it looks up in the text, in turn, on text that repeats itself.
 
-    The prompts are written by the model, from random tokens on: of eight texts each, the one that repeats itself most.
+    The prompts are the model's own texts, which begin with a random token: of eight times as many as are wanted, those
+    that repeat themselves most.
     """
 
     batch_sizes: Sequence[int] = flag((8,), "sequences that run at once", check=SIZES, metavar="SIZES")
@@ -358,7 +359,7 @@ class DecodeStep(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class Kernels(Settings):
-    """One launch of the attention that the engine uses on this device, over decodes, prompts, drafts, and a mixture.
+    """One call of the attention that the engine uses on this device, over decodes, prompts, drafts, and a mixture.
 
     Beside prompts stands PyTorch's own attention, which keeps no K and V for later.
     """

@@ -48,7 +48,7 @@ race() {
 # The posts' own command, with their arguments; random:gpt2 has the shape of their model.
 post() {
     name=$1; shift
-    try 60 "$PY" -m roseinfer.benchmark_scheduler --hf-model-id random:gpt2 --device cuda --prompt Hello \
+    try 90 "$PY" -m roseinfer.benchmark_scheduler --hf-model-id random:gpt2 --device cuda --prompt Hello \
         --mode online "$@" --output "$runs/$name.json"
 }
 post_004() {
@@ -66,7 +66,7 @@ if "$PY" -c 'import xdist' 2>/dev/null; then workers="-n auto --maxprocesses 14 
 try 150 "$PY" -m pytest -q -m gpu --confcutdir=tests $workers $(find tests -name 'test_*_on_devices.py' | sort)
 
 # 2. What decides how the engine's steps are computed.
-record 60 step-gpt2 bench step --model random:gpt2 --dtype bfloat16
+record 90 step-gpt2 bench step --model random:gpt2 --dtype bfloat16
 variants 100 variants random:gpt2
 record 60 kernels bench kernels
 post_004 post-004-engine --repeat-runs 3 --paged-attn

@@ -205,7 +205,7 @@ def refuse_unused(s: Serve) -> None:
 def kernels(settings: type[Kernels], args: argparse.Namespace) -> None:
     from roseinfer.bench.kernel_times import kernel_times
 
-    with shown_progress("one launch of each shape"):
+    with shown_progress("one call for each shape"):
         result = kernel_times(settings_of(settings, args).device)
     deliver(args, result)
 
