@@ -230,8 +230,8 @@ class Runner:
     def compute(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Compute logits [R, V] and greedy token ids [R]: the part of a step that is the same every time.
 
-        So it can be captured: it reads nothing on the host, and of what it read it changes only what a second run does
-        not read again. The token ids lie in batch.last_tokens.
+        So it can be captured: it reads nothing on the host, and when it is run again it gives the same. The token ids
+        lie in batch.last_tokens.
         """
         if self.fused:
             return self.fused(batch, self.attend(batch))
@@ -267,7 +267,7 @@ class Runner:
 
 
 def copied_to_host(tokens: Tensor, logprobs: StepLogprobs | None, memory: HostMemory) -> StepTokens:
-    """Start to copy tokens [R] to the host, immediately: the next replay of a graph writes to their memory."""
+    """Start to copy tokens [R] to the host, immediately: the next step writes to their memory."""
     memory.tokens[: len(tokens)].copy_(tokens, non_blocking=True)
     if memory.is_copied:
         memory.is_copied.record()
