@@ -62,7 +62,8 @@ class Runner:
         self.attended = torch.empty(max_num_tokens, c.num_heads, c.head_dim, dtype=model.dtype, device=model.device)
         self.whole = None if enforce_eager else self.whole_step()
         self.fused = self.fused_step()
-        self.memories_read: list[HostMemory] = []  # free for the tokens of another step
+        # Free for the tokens of another step: a draft model, which has more in flight, makes more of them.
+        self.memories_read = [HostMemory.of(max_num_rows, model.device) for _ in range(1 + overlap)]
         self.sampler = Sampler(max_num_rows, c.vocab_size, model.device, 1 + overlap)
         self.logit_changes = LogitChanges(c.eos_token_ids)
         has_graphs = model.device.type == "cuda" and not enforce_eager
