@@ -65,8 +65,8 @@ class Batch:
     `fill_up`.
     last_tokens [R or more] int64: what the step before has chosen, to be replaced by what this one chooses. sources [B]
     int64: for each of the first num_fed tokens, the row of last_tokens that it is taken from, or -1 where token_ids has
-    it; -1 from there on. max_query_len: the most tokens that one of its sequences may have. host: which of the buffers'
-    host memories it was written to.
+    it; -1 from there on. max_query_len: the most tokens that one of its sequences may have, padding apart. host: which
+    of the buffers' host memories it was written to.
     """
 
     token_ids: Tensor

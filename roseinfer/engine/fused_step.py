@@ -31,9 +31,10 @@ def has_fused_step(model: Model) -> bool:
 class FusedStep:
     """Computes a model's steps in few launches: with at most FEW_ROWS tokens five a layer, six where heads are turned.
 
-    With more tokens, for wide models, and unless they are in bfloat16, the products are the library's. Then a norm with
-    the residual before it is one launch, and an activation another. few_rows: the most tokens of the first way; None
-    for what is fastest. (In float16 a row times its norm's weights may be too large, since it is divided last.)
+    Where decodes and chunks may mix, it is one more: attention is two. With more tokens, for wide models, and unless
+    they are in bfloat16, the products are the library's. Then a norm with the residual before it is one launch, and an
+    activation another. few_rows: the most tokens of the first way; None for what is fastest. (In float16 a row times
+    its norm's weights may be too large, since it is divided last.)
     """
 
     def __init__(self, model: Model, few_rows: int | None = None) -> None:

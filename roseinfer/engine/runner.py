@@ -62,7 +62,8 @@ class Runner:
         self.attended = torch.empty(max_num_tokens, c.num_heads, c.head_dim, dtype=model.dtype, device=model.device)
         self.whole = None if enforce_eager else self.whole_step()
         self.fused = self.fused_step()
-        self.memories_read: list[HostMemory] = []  # free for the tokens of another step
+        # Free for the tokens of another step: a draft model, which has more in flight, makes more of them.
+        self.memories_read = [HostMemory.of(max_num_rows, model.device) for _ in range(1 + overlap)]
         self.sampler = Sampler(max_num_rows, c.vocab_size, model.device, 1 + overlap)
         self.logit_changes = LogitChanges(c.eos_token_ids)
         has_graphs = model.device.type == "cuda" and not enforce_eager
@@ -230,8 +231,8 @@ class Runner:
     def compute(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Compute logits [R, V] and greedy token ids [R]: the part of a step that is the same every time.
 
-        So it can be captured: it reads nothing on the host, and of what it read it changes only what a second run does
-        not read again. The token ids lie in batch.last_tokens.
+        So it can be captured: it reads nothing on the host, and when it is run again it gives the same. The token ids
+        lie in batch.last_tokens.
         """
         if self.fused:
             return self.fused(batch, self.attend(batch))
@@ -267,7 +268,7 @@ class Runner:
 
 
 def copied_to_host(tokens: Tensor, logprobs: StepLogprobs | None, memory: HostMemory) -> StepTokens:
-    """Start to copy tokens [R] to the host, immediately: the next replay of a graph writes to their memory."""
+    """Start to copy tokens [R] to the host, immediately: the next step writes to their memory."""
     memory.tokens[: len(tokens)].copy_(tokens, non_blocking=True)
     if memory.is_copied:
         memory.is_copied.record()

@@ -33,7 +33,7 @@ def warm_up(runner: Runner) -> None:
 
 @torch.inference_mode()
 def compile_prompts(runner: Runner) -> None:
-    """Compute steps for which attention is compiled otherwise, without graphs: prompts, and decodes beside a prompt.
+    """Compute steps for which attention is compiled otherwise, without graphs: prompts, decodes, and both.
 
     A program for a prompt has as many rows of queries as the longest one fills, 128 at most, and a step with few
     programs splits their contexts. So each length comes alone, and as often as there is room for it. How decodes are
@@ -45,9 +45,11 @@ def compile_prompts(runner: Runner) -> None:
         for num_prompts in {1, min(max_num_seqs, room)}:
             compute_prompts(runner, [length] * num_prompts)
     most = min(max_num_seqs, runner.max_num_tokens - 1, blocks.num_free - 1) if longest > 1 else 1
-    for power in powers_of_two(2, most + 1):
-        for num_seqs in {power - 1, power} & {*range(2, most + 1)}:
-            compute_prompts(runner, [1] * (num_seqs - 1) + [2])
+    for power in powers_of_two(1, most):
+        for num_seqs in {power, min(2 * power - 1, most)}:
+            compute_prompts(runner, [1] * num_seqs)
+            if num_seqs > 1:
+                compute_prompts(runner, [1] * (num_seqs - 1) + [2])
 
 
 def compute_prompts(runner: Runner, lengths: list[int]) -> None:

@@ -1,9 +1,9 @@
 """How a batch is cut into launches of paged_triton's kernels, and these into programs: from shapes alone.
 
-A step of decodes is one launch, and so is a chunk alone. A step that mixes them is two launches over the same tensors:
-a program of the first serves a sequence with one new token, a program of the second a tile of a longer one. Which of
-them a sequence belongs to is read in the kernel, since the host must not depend on lengths, and a program whose
-sequence is the other launch's ends at once. So a decode is not padded to the many rows that a chunk is worth.
+A step of decodes is one launch, and so is a chunk alone. Any other step may mix them, and is two launches over the same
+tensors: a program of the first serves a sequence with one new token, a program of the second a tile of a longer one.
+Which of them a sequence belongs to is read in the kernel, since the host must not depend on lengths, and a program
+whose sequence is the other launch's ends at once. So a decode is not padded to the many rows that a chunk is worth.
 """
 
 from __future__ import annotations

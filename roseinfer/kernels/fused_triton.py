@@ -172,6 +172,7 @@ def embed_kernel(
     is_taken = source >= 0
     taken = tl.load(last_tokens + source, mask=is_taken, other=0)
     token = tl.where(is_taken, tl.maximum(taken, 0), token)  # below 0: of a row that is not finite
+    tl.debug_barrier()  # each warp has read token and source before one of them writes there
     tl.store(token_ids + row, token, mask=is_taken)
     tl.store(sources + row, -1, mask=is_taken)
     for at in range(0, WIDTH, SPAN):

@@ -1,4 +1,4 @@
-"""Attention over flat batches as a Triton kernel, launched once a layer, or twice where decodes and chunks are mixed.
+"""Attention over flat batches as a Triton kernel, launched once a layer, or twice where decodes and chunks may mix.
 
 - A program serves one KV head and a tile of query rows, which are the query heads on that head (GQA) of one token, or
   of a few neighbouring tokens of a chunk. Whatever it loads of K and V serves all of its rows.

@@ -192,14 +192,15 @@ class EngineSizes(HasFacts):
     def input_bytes(self) -> int:
         """Bytes of what the host tells a step, on the device.
 
-        On a GPU the host has a copy of it, or two with async_scheduling, which a CPU holds as well.
+        On a GPU the host has a copy of it, or two with async_scheduling, which a CPU holds as well. Tokens that are
+        read on the host lie there, too: a CPU holds them for each step in flight.
         """
-        num_seqs = self.config.max_num_seqs
-        num_rows = self.config.step_rows
-        batch = sum(padded_bytes(batch_shapes(num_seqs, self.config.step_tokens, self.table_width, num_rows)))
-        held_here = 2 if self.config.async_scheduling and self.config.device == "cpu" else 0
-        last_tokens = 8 * num_rows
-        return (1 + held_here) * batch + last_tokens + sum(padded_bytes(sampler_shapes(num_rows)))
+        num_seqs, num_rows = self.config.max_num_seqs, self.config.step_rows
+        batch = batch_shapes(num_seqs, self.config.step_tokens, self.table_width, num_rows)
+        told = sum(padded_bytes(batch)) + sum(padded_bytes(sampler_shapes(num_rows)))
+        in_flight = 2 if self.config.async_scheduling else 1
+        copies = 2 if in_flight == 2 and self._on_cpu else 0
+        return (1 + copies) * told + 8 * num_rows * (1 + (in_flight if self._on_cpu else 0))
 
     @property
     def attended_bytes(self) -> int:

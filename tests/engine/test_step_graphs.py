@@ -323,9 +323,33 @@ def test_prompts_of_all_lengths_are_computed_before_the_first_request(small, max
     given = {(n, n) for n in (2, 4, 8, 16, 32, 64, 128) if n <= max_num_batched_tokens}
     given |= {(n, 4 * n) for n in (2, 4, 8, 16, 32, 64) if 4 * n <= max_num_batched_tokens}
     given |= {(128, 256)} if max_num_batched_tokens == 1024 else {(4, 8)}
+    given |= {(1, n) for n in (1, 2, 3, 4)}
     given |= {(2, n + 1) for n in (2, 3, 4)}  # decodes beside a prompt of two tokens
     assert {shape[:2] for shape in shapes} == given
     assert_empty(engine)
+
+
+@pytest.mark.parametrize(
+    ("most", "sizes"), [(1, {1}), (5, {1, 2, 3, 4, 5}), (50, {1, 2, 3, 4, 7, 8, 15, 16, 31, 32, 50})]
+)
+def test_decodes_are_computed_first_in_every_number_that_may_be_cut_otherwise(small, most, sizes):
+    engine = engine_of(small, make_runner=ByModule, num_blocks=60, max_num_seqs=most)
+    shapes, compute = [], engine.runner.compute
+    engine.runner.compute = lambda batch: (shapes.append(batch.shape), compute(batch))[1]
+    compile_prompts(engine.runner)
+    assert {shape.num_seqs for shape in shapes if shape.is_decode} == sizes
+    beside = {shape.num_seqs for shape in shapes if shape[:2] == (2, shape.num_seqs + 1)}
+    assert beside - {1} == sizes - {1}
+
+
+def test_a_warm_up_writes_inputs_after_the_copies_before_are_done(small, monkeypatch):
+    engine = engine_for(small, [])
+    inputs, calls = engine.runner.inputs, []
+    for name in ("begin", "upload"):
+        call = getattr(inputs, name)
+        monkeypatch.setattr(inputs, name, lambda *args, name=name, call=call: (calls.append(name), call(*args))[1])
+    engine.runner.graphs.warm_up()
+    assert calls == ["begin", "upload"] * len(engine.runner.graphs.sizes)
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,7 @@ def test_on_a_gpu_the_host_keeps_the_block_table():
     here, there = (PlannedEngine(model="random:tiny-llama", num_blocks=8, device=d).sizes() for d in ("cpu", "cuda"))
     assert here.block_table_bytes == there.block_table_bytes > 0 == there.address_bytes
     on_the_host = here.block_table_bytes + here.address_bytes + here.weight_bytes - there.weight_bytes
+    on_the_host += here.input_bytes - there.input_bytes
     assert here.total_bytes - there.total_bytes == on_the_host
 
 

@@ -97,6 +97,13 @@ def test_the_other_kernels_of_a_step_wait_before_they_read_and_write(compiled):
 
 @pytest.mark.slow
 @pytest.mark.needs_triton
+def test_a_token_is_replaced_after_every_warp_has_read_it(compiled):
+    before, after = compiled["others"]["embed"].split("bar.sync")
+    assert before.count("ld.global") == 3 and "st.global" not in before and "st.global" in after
+
+
+@pytest.mark.slow
+@pytest.mark.needs_triton
 def test_weights_are_asked_for_before_the_wait_and_nothing_is_read_before_it(compiled):
     found = compiled["versions"]
     assert found.keys() == VERSIONS.keys()
