@@ -153,7 +153,7 @@ class KernelTimes(MachineResult):
             exact=exact,
             live=live,
             title=f"Attention of one decode step, {self.arguments['kernel']}",
-            formats=FORMATS,
+            formats={name: form for name, form in FORMATS.items() if name in (*exact, *live)},
             bars=["of read bandwidth"],
         )
 
