@@ -53,6 +53,7 @@ class StepGraphs:
         """Capture every shape that is not yet captured, the largest first: the others then use its memory."""
         left = {*self.sizes} - self.graphs.keys()
         for size in sorted(left, key=lambda size: (size.num_tokens, size), reverse=True):
+            self.inputs.begin()
             inputs: dict[str, Any] = fill_up(self.inputs, NOTHING, size, self.blocks)
             self.inputs.upload()
             if not self.capture(Batch(**inputs, max_query_len=size.max_query_len)):

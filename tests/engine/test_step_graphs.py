@@ -138,6 +138,27 @@ def test_a_warm_up_leaves_the_engine_as_it_was(small):
     assert_right(small, run_out(engine, requests(small, (11,))))
 
 
+def test_a_warm_up_writes_to_no_memory_that_a_step_before_it_still_copies(small, monkeypatch):
+    engine = engine_for(small, [])
+    inputs, copies = engine.runner.inputs, []
+    begin, upload = inputs.begin, inputs.upload
+
+    def begun() -> None:
+        copies.clear()  # waited for
+        begin()
+
+    def uploaded(turn: int | None = None) -> None:
+        assert not copies, "written without a wait for the last copy"
+        copies.append(turn)
+        upload(turn)
+
+    monkeypatch.setattr(inputs, "begin", begun)
+    monkeypatch.setattr(inputs, "upload", uploaded)
+    compile_prompts(engine.runner)
+    engine.runner.graphs.warm_up()
+    assert len(copies) == 1
+
+
 def test_a_row_that_is_not_finite_is_told_of_by_a_graph_too(small):
     """And nothing is appended to its sequence."""
     model = small_model()
@@ -322,7 +343,7 @@ def test_prompts_of_all_lengths_are_computed_before_the_first_request(small, max
     compile_prompts(engine.runner)
     given = {(n, n) for n in (2, 4, 8, 16, 32, 64, 128) if n <= max_num_batched_tokens}
     given |= {(n, 4 * n) for n in (2, 4, 8, 16, 32, 64) if 4 * n <= max_num_batched_tokens}
-    given |= {(128, 256)} if max_num_batched_tokens == 1024 else {(4, 8)}
+    given |= {(128, 256), (192, 192)} if max_num_batched_tokens == 1024 else {(4, 8)}
     given |= {(2, n + 1) for n in (2, 3, 4)}  # decodes beside a prompt of two tokens
     assert {shape[:2] for shape in shapes} == given
     assert_empty(engine)
