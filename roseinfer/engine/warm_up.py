@@ -36,14 +36,17 @@ def compile_prompts(runner: Runner) -> None:
     """Compute steps for which attention is compiled otherwise, without graphs: prompts, decodes, and both.
 
     A program for a prompt has as many rows of queries as the longest one fills, 128 at most, and a step with few
-    programs splits their contexts. So each length comes alone, and as often as there is room for it. How decodes are
-    cut depends on the number of sequences, and changes between two powers of two at most once.
+    programs splits their contexts. So each length comes alone, and as often as there is room for it, and where few
+    sequences may run, the longest prompt alone has more programs than that. How decodes are cut depends on the number
+    of sequences, and changes between two powers of two at most once.
     """
     longest, blocks, max_num_seqs = longest_prompt(runner), runner.blocks, len(runner.blocks.table.ids)
     for length in powers_of_two(2, min(longest, 128)):
         room = min(runner.max_num_tokens // length, blocks.num_free // blocks.blocks_for(length))
         for num_prompts in {1, min(max_num_seqs, room)}:
             compute_prompts(runner, [length] * num_prompts)
+    if longest > 128:
+        compute_prompts(runner, [longest])
     most = min(max_num_seqs, runner.max_num_tokens - 1, blocks.num_free - 1) if longest > 1 else 1
     for power in powers_of_two(1, most):
         for num_seqs in {power, min(2 * power - 1, most)}:
