@@ -288,14 +288,7 @@ def take_last_tokens(batch: Batch) -> None:
 
 
 def paged_attend(
-    attention: PagedAttention,
-    pool: KVPool,
-    where: Where,
-    out: Tensor,
-    layer: int,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    attention: PagedAttention, pool: KVPool, where: Where, out: Tensor, layer: int, *qkv: Tensor
 ) -> Tensor:
     """Run one layer's attention over the pool, see kernels/paged_reference.py. out: [N, H, D], filled and returned."""
-    return attention(q, k, v, *pool.layers[layer], *where, out)
+    return attention(*qkv, *pool.layers[layer], *where, out)

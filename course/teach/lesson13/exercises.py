@@ -181,7 +181,7 @@ def _replay_with(
 
 def _captured(step: Callable[[], Any]) -> Any:
     # What is given has a shape, a dtype and an address; a number, which has no shape, is a kernel's argument.
-    if any(name == FROM_PYTHON and len(given) > 2 for name, (given, *_) in record_step(step, []).ops):
+    if any(name in FROM_PYTHON and len(given) > 2 for name, (given, *_) in record_step(step, []).ops):
         raise Wrong(
             "the step makes a tensor of a Python list, which a GPU would have to fetch from the host during the "
             "capture: make it once, outside of step"

@@ -74,6 +74,7 @@ def recorded_steps(model: str = "random:gpt2", folder: Path = DATA) -> Recorded:
 def _steps_card(
     model: str,
     *,
+    arguments: dict[str, Any],
     device: str,
     commit: str | None,
     copy_bytes_per_s: float,
@@ -90,7 +91,8 @@ def _steps_card(
         return ""
     shown = [row | {"kv_seconds": row["kv_bytes"] / copy_bytes_per_s} for row in of_model]
     table = TextTable.of_rows(STEP_COLUMNS, shown, missing="kernels overlap").html(f"decode steps of {model}")
-    return label(device, commit) + table + paragraph(note)
+    told = f"{model} in {arguments['dtype']}, {arguments['context']} cached tokens a sequence; attention: all layers."
+    return label(device, commit) + table + paragraph(told) + paragraph(note)
 
 
 def _attention(row: dict[str, Any]) -> float | None:

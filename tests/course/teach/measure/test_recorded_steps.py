@@ -20,6 +20,7 @@ def write(folder, name, rows, **more):
     place = folder / "runs" / name
     place.mkdir(parents=True)
     run = {"device": f"card of {name}", "commit": "b28c777aaaa", "copy_bytes_per_s": 4e12, "rows": rows, **more}
+    run["arguments"] = {"dtype": "bfloat16", "context": 300}
     (place / "step.json").write_text(json.dumps(run))
 
 
@@ -39,6 +40,7 @@ def test_attention_has_a_time_where_kernels_do_not_overlap(tmp_path):
     [card] = teach.recorded_steps(folder=tmp_path).cards
     assert texts(card) == [["1", "36", "600", "60", "100", "2"], ["64", "24", "300", "60", "kernels overlap", "2"]]
     assert "card of h200, commit b28c777" in card and "not measured here" in card and "as measured" in card
+    assert "random:gpt2 in bfloat16, 300 cached tokens a sequence" in card
 
 
 def test_a_cpus_steps_and_other_models_are_left_out(tmp_path):
