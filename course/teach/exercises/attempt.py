@@ -6,6 +6,7 @@ import ast
 import dis
 import linecache
 import traceback
+from functools import cache
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -30,12 +31,7 @@ def is_stub(answer: Any, stub: str) -> bool:
 
 
 def _is_stub_class(cls: type, stub: str) -> bool:
-    bases = {
-        node.name: [ast.unparse(base).rpartition(".")[2] for base in node.bases]
-        for node in ast.parse(stub).body
-        if isinstance(node, ast.ClassDef)
-    }
-    if bases.get(cls.__name__) != [base.__name__ for base in cls.__bases__ if base is not object]:
+    if _bases_in(stub).get(cls.__name__) != [base.__name__ for base in cls.__bases__ if base is not object]:
         return False
     if any(base.__name__ in (older.__name__ for older in base.__mro__[1:]) for base in cls.__bases__):
         return False  # `class NaiveCat(NaiveCat)` in another cell: the learner's own, under the course's name
@@ -44,6 +40,15 @@ def _is_stub_class(cls: type, stub: str) -> bool:
     methods = members.own_methods(cls)
     attributes = [name for name in vars(cls) if name not in methods and not _is_given(name, cls)]
     return not attributes and handed_out == {name: instructions(f.__code__) for name, f in methods.items()}
+
+
+@cache  # not again beside threads of an answer: where two threads parse at once, Python 3.11 may raise SystemError
+def _bases_in(stub: str) -> dict[str, list[str]]:
+    return {
+        node.name: [ast.unparse(base).rpartition(".")[2] for base in node.bases]
+        for node in ast.parse(stub).body
+        if isinstance(node, ast.ClassDef)
+    }
 
 
 def _is_given(name: str, cls: type) -> bool:
