@@ -16,7 +16,7 @@ from .batch import Batch, BatchBuffers, StepShape, fill_up
 from .block_manager import BlockManager
 
 Compute = Callable[[Batch], tuple[Tensor, Tensor]]
-CHUNKS = (64, 128, 256, 512)  # tokens of captured steps with prompts; for more, a GPU takes longer than the host
+CHUNKS = (64, 128, 256, 512)  # tokens of captured steps with prompts: in longer ones launches should hardly count
 NOTHING = StepShape(0, 0, 0, 0)
 
 
